@@ -92,6 +92,35 @@ def _else_zero(e: Load) -> bool:
     return e.otherwise is None or (isinstance(e.otherwise, Const) and e.otherwise.value == 0)
 
 
+def join_axes(kernel: Kernel, outer: str, inner: str, into: str) -> Kernel:
+    """sum o in n, q in d { e(o, q) }  -->  sum k in n*d { e(k // d, k % d) }
+
+    Neighbouring axes of a reduction, whose terms keep their order: the inverse of `deepen`.
+    """
+    what = f"join_axes {outer} {inner}"
+    if into in names_of(kernel):
+        raise ScheduleError(what, f"name '{into}' is taken")
+    done = 0
+
+    def visit(e: Expr) -> Expr:
+        nonlocal done
+        names = [a.var for a in e.axes] if isinstance(e, Reduce) else []
+        if not isinstance(e, Reduce) or outer not in names[:-1] or names[names.index(outer) + 1] != inner:
+            return e
+        i = names.index(outer)
+        n, m = (a.extent for a in e.axes[i : i + 2])
+        if not m.is_const or not m.const:
+            raise ScheduleError(what, f"extent {m} of '{inner}' is no number above 0")
+        done += 1
+        body = substitute_expr(e.body, {outer: sym(into) // m, inner: sym(into) % m})
+        return replace(e, axes=(*e.axes[:i], Axis(into, n * m), *e.axes[i + 2 :]), body=body)
+
+    body = tuple(map_stmt_exprs(s, lambda x: map_expr(x, visit)) for s in kernel.body)
+    if not done:
+        raise ScheduleError(what, "no reduction has these axes side by side")
+    return kernel.with_(body=tidy(body, kernel_facts(kernel)))
+
+
 def by_instruction(kernel: Kernel, var: str, row: Instruction) -> Kernel:
     """for v .. { s }  -->  block by row { for v .. { s } }, where the loops mean what the row says
 
@@ -115,4 +144,4 @@ def by_instruction(kernel: Kernel, var: str, row: Instruction) -> Kernel:
     return done
 
 
-__all__ = ["by_instruction", "deepen"]
+__all__ = ["by_instruction", "deepen", "join_axes"]

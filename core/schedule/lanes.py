@@ -11,7 +11,7 @@ from math import prod
 from typing import TypeAlias
 
 from smelt.core.dim import YES, Dim, Facts, ceildiv, dmin, sym, to_dim
-from smelt.core.ir.analysis.scope import enter
+from smelt.core.ir.analysis.scope import enter, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -279,7 +279,7 @@ def copy_wide(kernel: Kernel, name: str, wide: int) -> Kernel:
     device may move at once. n is a multiple of w.
     """
     what = f"copy_wide {name} {wide}"
-    taken = names_of(kernel)
+    taken, facts = names_of(kernel), kernel_facts(kernel)
     done = 0
 
     def visit(s: Stmt) -> Stmt:
@@ -297,7 +297,8 @@ def copy_wide(kernel: Kernel, name: str, wide: int) -> Kernel:
         j = fresh_name(f"{s.var}.w", taken)
         taken.add(j)
         at = {s.var: sym(s.var) * wide + sym(j)}
-        body = substitute_body((fill,), at)
+        inside = facts.with_range(s.var, 0, n // wide - 1).with_range(j, 0, wide - 1)
+        body = tidy(substitute_body((fill,), at), inside)
         return replace(s, extent=to_dim(n // wide), body=(Loop("unroll", j, to_dim(wide), body),))
 
     body = tuple(map(visit, kernel.body))
@@ -388,9 +389,9 @@ def _tile_axes(kernel: Kernel, node: LoopNode, load: Load, what: str) -> list[tu
     near: dict[str, tuple[int, int]] = {}  # (axes further in whose extents nobody knows, elements apart)
     for i, (d, n) in enumerate(zip(reversed(load.index), reversed(shape), strict=True)):
         for v, _ in axes:
-            found = d.linear(v)
-            if v not in near and v in d.symbols and found is not None and found[0].is_const:
-                apart = abs(found[0].const)
+            apart = (d.substitute({v: 1}) - d.substitute({v: 0})).const_or_none
+            if v not in near and v in d.symbols and apart is not None:
+                apart = abs(apart)
                 near[v] = (0, apart * step.const) if step.is_const else (i, apart)
         step = step * n
     order = {v: i for i, (v, _) in enumerate(axes)}

@@ -85,6 +85,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "factor": (decode.factor, "vv"),
     "by_bits": (decode.by_bits, "v"),
     "deepen": (instruct.deepen, "vivv"),
+    "join_axes": (instruct.join_axes, "vvv"),
     "replace": (instruct.by_instruction, "vr"),
 }
 

@@ -18,7 +18,7 @@ from smelt.core.machine import Instruction, Machine
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import power
 from smelt.core.schedule.strategies.lane_rows import kept_columns
-from smelt.core.schedule.strategies.lane_tiles import overlapped, wide_copies
+from smelt.core.schedule.strategies.lane_tiles import overlapped, positions, wide_copies
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS
 from smelt.core.schedule.strategies.reduction import prod_or_none
 from smelt.core.schedule.tree import ScheduleError, find
@@ -52,6 +52,7 @@ def by_matrix(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
     row = _instruction(d.machine, v, r)
     if r.row is None or r.beside:
         raise ScheduleError("lane_matrix", "it has no rows, or decoded operands")
+    v, r = _joined(d, v, r, meaning(row).depth)
     for nest in _heights(d, v, r):
         v = d.view(nest)
         for part in _parts(d, v, _roles(v), row):
@@ -68,12 +69,29 @@ def _roles(v: View) -> Roles:
     return found
 
 
+def _joined(d: Draft, v: View, r: Roles, depth: int) -> tuple[View, Roles]:
+    """A reduction that was cut into runs for the sake of few rows, whole again."""
+    outer, inner = r.reduce.axes[-2:] if len(r.reduce.axes) > 1 else (None, r.reduce.axes[-1])
+    n = inner.extent.const_or_none
+    if outer is None or n is None or n >= depth or not all(_follow(a, outer.var, inner.var, n) for a in r.a):
+        return v, r
+    d.do("join_axes", outer.var, inner.var, d.fresh("k"))
+    v = d.view(v.vars[0])
+    return v, _roles(v)
+
+
+def _follow(a: Load, outer: str, inner: str, n: int) -> bool:
+    """Whether the terms of both axes follow each other in an operand."""
+    steps = [(x.linear(outer), x.linear(inner)) for x in a.index if {outer, inner} & x.symbols]
+    return all(o is not None and i is not None and o[0] == i[0] * n for o, i in steps)
+
+
 def _heights(d: Draft, v: View, r: Roles) -> list[str]:
     """Nests of few and of many rows: two where only a run knows."""
     assert r.row is not None
     known, n = kernel_facts(d.kernel), v.extent(r.row)
     decided = known.prove_le(n, LOW_ROWS) is YES or known.prove_lt(LOW_ROWS, n) is YES
-    if decided or v.vars[0] != r.row or r.outer:
+    if decided or v.vars[0] != r.row or positions(v, r):
         return [v.vars[0]]
     d.do("divide", r.row, LOW_ROWS, ".h")
     return [r.row, f"{r.row}.h"]
@@ -87,7 +105,7 @@ def _parts(d: Draft, v: View, r: Roles, row: Instruction) -> list[str]:
     columns = prod_or_none([v.extent(x) for x in (r.column, *r.batch)])
     low = kernel_facts(d.kernel).prove_le(v.extent(r.row), LOW_ROWS) is YES
     n = first.extent.const_or_none
-    if not low or not columns or not n or len(r.reduce.axes) > 1 or r.outer:
+    if not low or not columns or not n or len(r.reduce.axes) > 1 or positions(v, r):
         return [v.vars[0]]
     groups = -(-columns // (tile.across * tile.columns * _columns(row)))
     parts = min(d.machine.cores * FEW_GROUPS // groups, n // LOW_PART)
@@ -106,8 +124,9 @@ def _tiled(d: Draft, v: View, r: Roles, row: Instruction, panel: int | None) -> 
     assert r.row is not None
     if panel is not None and panel >= tile.columns * _columns(row):
         panel = None
-    above, lanes, inside = _split(d, row, r, tile, panel)
-    groups = [*r.batch, *r.outer[:-1], *above]
+    line = positions(v, r)
+    above, lanes, inside = _split(d, row, r, tile, panel, line)
+    groups = [*r.batch, *(x for x in r.outer if x != line), *above]
     d.order(*groups, *lanes, *inside)
     d.share(groups)
     for x in lanes:
@@ -179,7 +198,7 @@ def _types(r: Roles, e: Reduce) -> tuple[object, ...]:
 def _tile_of(d: Draft, v: View, r: Roles, row: Instruction) -> MatrixTile:
     """The tile of a nest, by what is known of its extents."""
     assert r.row is not None
-    if r.outer:
+    if positions(v, r):
         return choose_matrix_tile(d.machine, row, None, v.extent(r.column).const_or_none)
     rows = kernel_facts(d.kernel).bounds(v.extent(r.row))[1]
     return choose_matrix_tile(d.machine, row, rows, v.extent(r.column).const_or_none)
@@ -226,14 +245,14 @@ def _sliced(d: Draft, v: View, r: Roles, depth: int) -> Roles:
 
 
 def _split(
-    d: Draft, row: Instruction, r: Roles, tile: MatrixTile, panel: int | None
+    d: Draft, row: Instruction, r: Roles, tile: MatrixTile, panel: int | None, line: str | None
 ) -> tuple[list[str], list[str], list[str]]:
     """(loops over tiles, over lanes, inside a lane), the last two of them the instruction's own. Of positions
     of an image an instruction has neighbours in a line, and a tile several lines."""
     assert row.lanes is not None and r.row is not None
     want, (y, x), i, j = meaning(row), row.lanes, r.row, r.column
-    if r.outer:
-        above_line, warp_i, many_i, _ = _levels(d, r.outer[-1], [tile.down, tile.rows], 1)
+    if line is not None:
+        above_line, warp_i, many_i, _ = _levels(d, line, [tile.down, tile.rows], 1)
         above_i, rest_i = _levels(d, i, [], y * want.rows)
         above = [above_line, above_i]
     else:

@@ -61,7 +61,7 @@ def tiled(d: Draft, v: View, r: Roles, width: int, beside: bool) -> None:
     r = _sliced(d, v, r)
     assert r.row is not None
     v = d.view(v.vars[0])
-    below = _positions(v, r)
+    below = positions(v, r)
     rows = None if below is not None else v.extent(r.row).const_or_none
     tile = choose_tile(d.machine, width, rows, v.extent(r.column).const_or_none)
     groups, lanes, inside = _split_rows(d, r, tile, below)
@@ -113,7 +113,7 @@ def _sliced(d: Draft, v: View, r: Roles) -> Roles:
     return r
 
 
-def _positions(v: View, r: Roles) -> str | None:
+def positions(v: View, r: Roles) -> str | None:
     """The loop over lines of an image whose windows overlap along it."""
     if not r.outer:
         return None
@@ -213,4 +213,4 @@ def overlapped(d: Draft, at: str, tiles: list[str], most: int) -> None:
         d.do("pipeline", at, name, stages)
 
 
-__all__ = ["choose_tile", "overlapped", "tiled", "wide_copies"]
+__all__ = ["choose_tile", "overlapped", "positions", "tiled", "wide_copies"]
