@@ -57,6 +57,7 @@ from smelt.core.schedule.tree import (
     tidy,
     var_of,
 )
+from smelt.core.schedule.view import flat_stride
 
 
 def spread(kernel: Kernel, var: str, width: int, outer: str, inner: str) -> Kernel:
@@ -273,10 +274,11 @@ def pipeline(kernel: Kernel, var: str, name: str, stages: int) -> Kernel:
 
 
 def copy_wide(kernel: Kernel, name: str, wide: int) -> Kernel:
-    """lane b in n { t[b] = x[b] }  -->  lane b in n // w { unroll j in w { t[b*w + j] = x[b*w + j] } }
+    """lane a in m { lane b in n { t[a, b] = x[.., b, ..] } }
+      -->  lane a in m { lane b in n // w { unroll j in w { t[a, b*w + j] = x[.., b*w + j, ..] } } }
 
     Wherever the shared buffer t is filled: a lane copies w neighbours along the innermost axis, which a
-    device may move at once. n is a multiple of w.
+    device may move at once, and neighbouring lanes what lies nearest in x. n is a multiple of w.
     """
     what = f"copy_wide {name} {wide}"
     taken, facts = names_of(kernel), kernel_facts(kernel)
@@ -286,25 +288,38 @@ def copy_wide(kernel: Kernel, name: str, wide: int) -> Kernel:
         nonlocal done
         if isinstance(s, Store):
             return s
-        fill = s.body[0] if len(s.body) == 1 else None
-        if not isinstance(s, Loop) or s.level != "lane" or not isinstance(fill, Store) or fill.buffer != name:
+        nodes, leaf = chain(s)
+        fill = leaf[0] if len(leaf) == 1 else None
+        if not nodes or not isinstance(fill, Store) or fill.buffer != name or nodes[-1].level != "lane":
             return replace(s, body=tuple(map(visit, s.body)))
-        n = s.extent.const_or_none
-        last = fill.index[-1].linear(s.var)
-        if n is None or n % wide or last is None or last[0] != 1 or fill.accumulate or fill.guard:
-            raise ScheduleError(what, f"'{s.var}' is no multiple of {wide} neighbours")
+        last, n = nodes[-1], nodes[-1].extent.const_or_none
+        step = fill.index[-1].linear(var_of(last))
+        plain = all(isinstance(x, Loop) and x.level == "lane" and not x.buffers for x in nodes)
+        if not plain or not n or n % wide or step is None or step[0] != 1 or fill.accumulate or fill.guard:
+            raise ScheduleError(what, f"'{var_of(last)}' is no multiple of {wide} neighbours")
         done += 1
-        j = fresh_name(f"{s.var}.w", taken)
+        v, j = var_of(last), fresh_name(f"{var_of(last)}.w", taken)
         taken.add(j)
-        at = {s.var: sym(s.var) * wide + sym(j)}
-        inside = facts.with_range(s.var, 0, n // wide - 1).with_range(j, 0, wide - 1)
-        body = tidy(substitute_body((fill,), at), inside)
-        return replace(s, extent=to_dim(n // wide), body=(Loop("unroll", j, to_dim(wide), body),))
+        inside = facts.with_range(v, 0, n // wide - 1).with_range(j, 0, wide - 1)
+        body = tidy(substitute_body((fill,), {v: sym(v) * wide + sym(j)}), inside)
+        loops = [*nodes[:-1], replace(last, extent=to_dim(n // wide))]
+        loops.sort(key=lambda x: -_apart(kernel, body, var_of(x)))
+        (made,) = rebuild(loops, (Loop("unroll", j, to_dim(wide), body),))
+        return made
 
     body = tuple(map(visit, kernel.body))
     if not done or wide < 2:
         raise ScheduleError(what, "no lanes fill a buffer of that name")
     return kernel.with_(body=body)
+
+
+def _apart(kernel: Kernel, fill: Body, var: str) -> int:
+    """How far apart neighbours along var lie in what is copied."""
+    (e,) = {x for v in expressions(fill) for x in walk_expr(v) if isinstance(x, Load)}
+    shape = kernel.buffers()[e.buffer].shape
+    step = flat_stride(shape, e.index, var)
+    found = None if step is None else step.const_or_none
+    return 1 << 62 if found is None else abs(found)
 
 
 def inward(kernel: Kernel, var: str, last: str) -> Kernel:

@@ -125,3 +125,15 @@ def test_positions_of_an_image(c: int, n: int, size: tuple[int, int, int]) -> No
     layout = done.inputs[1].layout
     (got,) = OnHost(done, CHIP)([x, w if layout is None else apply_numpy(layout.spec, w)], dims)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("k", "n"), [("8", "3"), ("24", "5"), ("16", "1"), ("3", "40"), ("40", "33")])
+def test_any_size_of_a_weight_is_scheduled(k: str, n: str) -> None:
+    """By instructions or without them."""
+    done = schedule_kernel(kernel("m", k, n), MACHINE, frozenset({"w"}))
+    verify_kernel(done, "scheduled", machine=MACHINE)
+    rng = np.random.default_rng(7)
+    a, w = (rng.integers(-4, 5, s).astype(np.float16) for s in ((70, int(k)), (int(k), int(n))))
+    layout = done.inputs[1].layout
+    (got,) = OnHost(done, CHIP)([a, w if layout is None else apply_numpy(layout.spec, w)], {"m": 70})
+    np.testing.assert_array_equal(got, a @ w)

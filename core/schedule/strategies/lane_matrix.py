@@ -122,7 +122,7 @@ def _tiled(d: Draft, v: View, r: Roles, row: Instruction, panel: int | None) -> 
     tile = _tile_of(d, v, r, row)
     r = _sliced(d, v, r, meaning(row).depth)
     assert r.row is not None
-    if panel is not None and panel >= tile.columns * _columns(row):
+    if panel is not None and (panel % _columns(row) or panel >= tile.columns * _columns(row)):
         panel = None
     line = positions(v, r)
     above, lanes, inside = _split(d, row, r, tile, panel, line)
