@@ -354,7 +354,7 @@ def _move_bytes(g: Editor, n: Node) -> Ref | None:
     if not g.moved_alike(n, g.type_of(q.x).dtype):
         return None
     axis = q.axis if q.axis == -1 else ints_of(n.attrs["perm"]).index(q.axis)
-    return _lane_bytes(g, n, q, d, axis)
+    return _moved_bytes(g, n, q, d, axis)
 
 
 @rule("max_pool", kind=EXACT, forms=[
@@ -366,10 +366,10 @@ def _largest_bytes(g: Editor, n: Node) -> Ref | None:
     d, q = g.made_by(n.inputs[0], "dequantize"), source(g, n.inputs[0])
     if d is None or q is None or q.axis != -1 or not _positive_scale(g, q.scale):
         return None
-    return _lane_bytes(g, n, q, d, -1)
+    return _moved_bytes(g, n, q, d, -1)
 
 
-def _lane_bytes(g: Editor, n: Node, q: Quantised, d: Node, axis: int) -> Ref:
+def _moved_bytes(g: Editor, n: Node, q: Quantised, d: Node, axis: int) -> Ref:
     """dequantize(n of the bytes); those of constants are moved now."""
     moved = g.emit(n.op, (q.x, *n.inputs[1:]), n.attrs)
     made = g.maker(moved)
