@@ -1,4 +1,5 @@
-"""Models that packages carry, and a cache of 65 layers, on OpenCL and Vulkan agree with ONNX Runtime.
+"""Models that packages carry, and a cache of 65 layers, on OpenCL and Vulkan, and on CUDA where there is a GPU,
+agree with ONNX Runtime.
 
 The small ones run always, the others with --every-model.
 """
@@ -17,7 +18,7 @@ import decoder_models as decoders
 import numpy as np
 import onnx
 import pytest
-from boards import needs_opencl, needs_vulkan
+from boards import needs_cuda, needs_opencl, needs_vulkan
 from installed import system_folder
 from oracle import runtime_session
 from rounding import ROUNDED, compiled, differs_by_rounding_alone, other_answers
@@ -32,6 +33,7 @@ Sizes = Sequence[Mapping[str, int]]
 TARGETS = (
     pytest.param("x86+opencl", marks=needs_opencl),
     pytest.param("x86+vulkan", marks=needs_vulkan),
+    pytest.param("x86+cuda", marks=needs_cuda),
 )
 SMALL = ("silero_vad_v6.2.3", "onnx_asr_nemo128_stft", "magika_v3_3")
 LARGE: Mapping[str, Sequence[int]] = {
