@@ -1,5 +1,5 @@
-"""Models that packages carry, and a cache of 65 layers, on OpenCL and Vulkan, and on CUDA where there is a GPU,
-agree with ONNX Runtime.
+"""Models that packages carry, and a cache of 65 layers, on OpenCL, on Vulkan, and on CUDA where there is a
+GPU, agree with ONNX Runtime.
 
 The small ones run always, the others with --every-model.
 """
