@@ -114,7 +114,8 @@ def _copy(s: Loop, shared: set[str]) -> tuple[Store, Load] | None:
 
 
 def _else_zero(e: Load) -> bool:
-    return e.otherwise is None or (isinstance(e.otherwise, Const) and e.otherwise.value == 0)
+    other = e.otherwise
+    return other is None or (isinstance(other, Const) and other.value == 0 and str(other.value) != "-0.0")
 
 
 def moved(code: KernelPart, s: Loop, plain: Callable[[], None]) -> bool:

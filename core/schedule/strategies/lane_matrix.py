@@ -50,8 +50,8 @@ def by_matrix(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
     """The nest of v by a matrix instruction; ScheduleError where none fits. packed: B is in panels of `width`
     columns."""
     row = _instruction(d.machine, v, r)
-    if r.row is None or r.beside:
-        raise ScheduleError("lane_matrix", "it has no rows, or decoded operands")
+    if r.row is None or r.beside or any(a.extent == 0 for a in r.reduce.axes):
+        raise ScheduleError("lane_matrix", "it has no rows, or decoded operands, or sums nothing")
     v, r = _joined(d, v, r, meaning(row).depth)
     for nest in _heights(d, v, r):
         v = d.view(nest)
@@ -65,7 +65,8 @@ def by_matrix(d: Draft, v: View, r: Roles, width: int, packed: bool) -> None:
 
 def _roles(v: View) -> Roles:
     found = roles(v)
-    assert found is not None
+    if found is None:
+        raise ScheduleError("lane_matrix", "it is no product any more")
     return found
 
 
@@ -239,9 +240,7 @@ def _sliced(d: Draft, v: View, r: Roles, depth: int) -> Roles:
         return r
     size = MATRIX_SLICE // 2 if n is None or n > depth else depth
     d.do("deepen", last.var, size, f"{last.var}.o", f"{last.var}.i")
-    found = roles(d.view(v.vars[0]))
-    assert found is not None
-    return found
+    return _roles(d.view(v.vars[0]))
 
 
 def _split(
