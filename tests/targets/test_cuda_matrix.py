@@ -137,3 +137,9 @@ def test_any_size_of_a_weight_is_scheduled(k: str, n: str) -> None:
     layout = done.inputs[1].layout
     (got,) = OnHost(done, CHIP)([a, w if layout is None else apply_numpy(layout.spec, w)], {"m": 70})
     np.testing.assert_array_equal(got, a @ w)
+
+
+def test_every_level_is_one_of_the_machine() -> None:
+    """A product over one term is no product any more: its elements are lanes of their own."""
+    for machine in (MACHINE, scheduled_for("sm_53")):
+        verify_kernel(schedule_kernel(kernel("128", "1", "33"), machine), "scheduled", machine=machine)

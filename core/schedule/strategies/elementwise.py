@@ -80,7 +80,7 @@ def _lanes(d: Draft, v: View, width: int) -> None:
         d.do("bind", g, "group")
     if v.has_lets:
         d.attempt("bind_let", groups[-1])
-    d.do("bind", inner, "vector")
+    d.do("bind", inner, "vector" if "vector" in d.machine.levels else "unroll")
 
 
 def _in_step(d: Draft, v: View) -> None:
