@@ -20,6 +20,7 @@ from smelt.core.ir.kernel import (
     Const,
     Expr,
     Kernel,
+    Level,
     Load,
     Loop,
     LoopNode,
@@ -418,7 +419,7 @@ def _tile_axes(kernel: Kernel, node: LoopNode, load: Load, what: str) -> list[tu
 
 def lane_reduce(kernel: Kernel, name: str, lanes: int, wide: int) -> Kernel:
     """A reduction into a scalar of the group runs over its last axis in lanes, each of which takes `wide`
-    neighbours at a time (W = lanes*wide), and ends in a tree over shared memory:
+    neighbours at a time (W = lanes*wide; one is unrolled), and ends in a tree over shared memory:
 
     acc = sum k in n { e(k) }
       -->  shared p[lanes];
@@ -434,6 +435,7 @@ def lane_reduce(kernel: Kernel, name: str, lanes: int, wide: int) -> Kernel:
     part, own, lane, near = (
         fresh_name(f"{name}.{x}", taken) for x in ("lanes", "own", "l", "j")
     )  # fmt: skip
+    own_level: Level = "vector" if wide > 1 else "unroll"
 
     def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
         if nodes or not e.axes:
@@ -449,7 +451,7 @@ def lane_reduce(kernel: Kernel, name: str, lanes: int, wide: int) -> Kernel:
             return tidy((done,), known)
 
         known = inner.with_index(o, n // step).with_range(near, 0, wide - 1)
-        main = Loop("vector", near, to_dim(wide), term((sym(o) * lanes + me) * wide + j, j, known))
+        main = Loop(own_level, near, to_dim(wide), term((sym(o) * lanes + me) * wide + j, j, known))
         pieces: Body = (Loop("serial", o, n // step, (main,)),)
         if inner.prove_divisible(n, step) is not YES:
             at = n // step * step + sym(p) * lanes + me
@@ -457,7 +459,7 @@ def lane_reduce(kernel: Kernel, name: str, lanes: int, wide: int) -> Kernel:
             one = Block(term(at, to_dim(0), known), guard=(Bound(to_dim(0), at, n),))
             pieces = (*pieces, Loop("serial", p, ceildiv(n % step, lanes), (one,)))
         loops = [Loop("serial", a.var, a.extent, ()) for a in e.axes[:-1]]
-        start = Loop("vector", near, to_dim(wide), (Store(own, (j,), start_value(e.kind, e.dtype)),))
+        start = Loop(own_level, near, to_dim(wide), (Store(own, (j,), start_value(e.kind, e.dtype)),))
         ended = Reduce(e.kind, (Axis(near, to_dim(wide)),), Load(own, (j,), e.dtype), e.dtype)
         mine = Store(part, (me,), ended)
         registers = Buffer(own, e.dtype, (to_dim(wide),), "register")

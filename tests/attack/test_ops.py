@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attack_lanes
 import attack_ops
 import attack_resize
 import attack_table
@@ -167,6 +168,12 @@ def test_resize() -> None:
 @pytest.mark.parametrize("seed", range(24))
 def test_windows(seed: int) -> None:
     found = attack_windows.attack(seed)
+    assert not found.failed, found.detail
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_lanes(seed: int) -> None:
+    found = attack_lanes.attack(seed)
     assert not found.failed, found.detail
 
 
