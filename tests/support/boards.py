@@ -17,10 +17,8 @@ _DRIVERS = system_folder("/usr/share/vulkan/icd.d")
 HAS_VULKAN = library_name("vulkan") is not None and any(_DRIVERS.glob("*.json"))
 needs_vulkan = pytest.mark.skipif(not HAS_VULKAN, reason=NO_VULKAN)
 
-NO_CUDA = "no NVIDIA GPU with a driver"
-HAS_CUDA = library_name("cuda") is not None and any(
-    path for name in ("nvidia[0-9]*", "nvhost-gpu") for path in Path("/dev").glob(name)
-)
+NO_CUDA = "no NVIDIA GPU"
+HAS_CUDA = any(f for name in ("nvidia[0-9]*", "nvhost-gpu") for f in Path("/dev").glob(name))
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason=NO_CUDA)
 
 
