@@ -30,11 +30,12 @@ from smelt.core.passes.whole_graph.affine import FACTOR
 ])
 def _scaled_matrices(g: Editor, n: Node) -> Ref | None:
     # matmul(x * c, k * d)  -->  matmul(x, k) * (c * d): a kernel of its own could store k * d, the product
-    # multiplies what it has in registers. x * c alone stays: it may be in x's weights
+    # multiplies what it has in registers. x * c alone stays, and k * d where k is made here: they may be in
+    # the weights
     if any(map(g.is_weight, n.inputs)) or not n.output.type.dtype.is_float or n.output.type.dtype == f16:
         return None
     left, right = (_scaled(g, r) for r in n.inputs)
-    if right is None:
+    if right is None or _of_weights(g, right.source):
         return None
     c = right.factor if left is None else left.factor * right.factor
     if not 1 / FACTOR <= abs(c) <= FACTOR:
@@ -73,6 +74,17 @@ def _scaled(g: Editor, ref: Ref) -> _Scaled | None:
             return None
         return _Scaled(n.inputs[0], float(c) if n.op == "mul" else 1 / float(c), tuple(moves))
     return None
+
+
+def _of_weights(g: Editor, ref: Ref, depth: int = 8) -> bool:
+    """Whether a product or convolution with weights makes it, which can have the factor in them."""
+    n = g.maker(ref)
+    if n is None or depth == 0:
+        return False
+    if n.op in ("matmul", "conv") and any(map(g.is_weight, n.inputs)):
+        return True
+    follows = len(n.outputs) == 1 and (g.trait(n).moved == 0 or g.trait(n).elementwise)
+    return follows and any(r and _of_weights(g, r, depth - 1) for r in n.inputs)
 
 
 # ---------------------------------------------------------------- rows that are masked as a whole
