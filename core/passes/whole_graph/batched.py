@@ -81,9 +81,10 @@ def _of_weights(g: Editor, ref: Ref, depth: int = 8) -> bool:
     n = g.maker(ref)
     if n is None or depth == 0:
         return False
-    if n.op in ("matmul", "conv") and any(map(g.is_weight, n.inputs)):
+    t = g.trait(n)
+    if t.contraction and any(map(g.is_weight, n.inputs)):
         return True
-    follows = len(n.outputs) == 1 and (g.trait(n).moved == 0 or g.trait(n).elementwise)
+    follows = len(n.outputs) == 1 and (t.moved == 0 or t.elementwise)
     return follows and any(r and _of_weights(g, r, depth - 1) for r in n.inputs)
 
 

@@ -28,7 +28,7 @@ from smelt.core.schedule.strategies.lane_rows import PART_TERMS, kept_columns
 from smelt.core.schedule.strategies.lane_runs import few_rows_of_runs, packed_in_runs
 from smelt.core.schedule.strategies.lane_streams import heads_and_rows, streamed, streams
 from smelt.core.schedule.strategies.lane_tiles import tiled
-from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows
+from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows, few_rows_in_groups
 from smelt.core.schedule.strategies.reduction import prod_or_none
 from smelt.core.schedule.tree import ScheduleError, expressions, find
 from smelt.core.schedule.view import Roles, View, roles
@@ -203,16 +203,7 @@ def _few_rows(d: Draft, v: View, r: Roles, width: int, packed: bool, wide: int =
         beside = [f"{column}.c"]
         d.do("split", column, wide, f"{column}.l", beside[0], False)
         column = f"{column}.l"
-    rows_of, row = [], [r.row] if r.row is not None else []
-    if r.row is not None and not v.extent(r.row).is_const:
-        rows_of, row = [f"{r.row}.o"], [f"{r.row}.i"]
-        d.do("tile", r.row, tuple(range(FEW_LANE_ROWS, 0, -1)), "balanced", rows_of[0], f"{r.row}.r", row[0])
-    groups = [*rows_of, *r.batch, *r.outer, *panels]
-    if not groups:
-        groups = [d.enclose(column)]
-    d.order(*groups, column, *beside, *row)
-    d.share(groups)
-    d.do("bind", column, "lane")
+    groups, row = few_rows_in_groups(d, v, r, panels, column, beside)
     if parts > 1:
         for name in d.stage_reduce(groups[-1]):
             d.do("lane_split", name, axis, parts)

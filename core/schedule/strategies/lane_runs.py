@@ -13,7 +13,7 @@ from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.ir.layout import PackDim, PackSpec
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import Shape, fits_panels, panel_spec
-from smelt.core.schedule.strategies.lanes import FEW_LANE_ROWS
+from smelt.core.schedule.strategies.lanes import few_rows_in_groups
 from smelt.core.schedule.strategies.reduction import prod_or_none
 from smelt.core.schedule.tree import expressions, find
 from smelt.core.schedule.view import Roles, roles
@@ -104,16 +104,7 @@ def few_rows_of_runs(d: Draft, r: Roles, width: int, runs: RunAxes) -> None:
         beside = [f"{column}.c"]
         d.do("split", column, across, beside[0], f"{column}.l", False)
         column = f"{column}.l"
-    heights, row = [], [r.row] if r.row is not None else []
-    if r.row is not None and not v.extent(r.row).is_const:
-        heights, row = [f"{r.row}.o"], [f"{r.row}.i"]
-        d.do("tile", r.row, tuple(range(FEW_LANE_ROWS, 0, -1)), "balanced", heights[0], f"{r.row}.r", row[0])
-    groups = [*heights, *r.batch, *r.outer, *panels]
-    if not groups:
-        groups = [d.enclose(column)]
-    d.order(*groups, column, *beside, *row)
-    d.share(groups)
-    d.do("bind", column, "lane")
+    groups, row = few_rows_in_groups(d, v, r, panels, column, beside)
     axis, parts = _shared(d, r, across)
     lane, mine = column, [*beside, *row]
     if parts > 1:

@@ -17,7 +17,7 @@ from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.elementwise import LANE_BYTES
 from smelt.core.schedule.strategies.lane_rows import PART_TERMS
 from smelt.core.schedule.strategies.lane_tiles import AT_ONCE
-from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS
+from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows_in_groups
 from smelt.core.schedule.strategies.reduction import accumulate_long, prod_or_none
 from smelt.core.schedule.tree import find
 from smelt.core.schedule.view import Roles, View, roles
@@ -182,16 +182,7 @@ def _lanes(
 ) -> None:
     """Groups over everything but `lane` and the loops beside it, whose lanes share an axis of the reduction
     in so many parts; the sums of a lane in registers, a body for every number of rows."""
-    heights, row = [], [r.row] if r.row is not None else []
-    if r.row is not None and not v.extent(r.row).is_const:
-        heights, row = [f"{r.row}.o"], [f"{r.row}.i"]
-        d.do("tile", r.row, tuple(range(FEW_LANE_ROWS, 0, -1)), "balanced", heights[0], f"{r.row}.r", row[0])
-    groups = [*heights, *r.batch, *panels]
-    if not groups:
-        groups = [d.enclose(lane)]
-    d.order(*groups, lane, *beside, *row)
-    d.share(groups)
-    d.do("bind", lane, "lane")
+    groups, row = few_rows_in_groups(d, v, r, panels, lane, beside)
     names = d.stage_reduce(groups[-1])
     for name in names:
         d.do("lane_split", name, *shared)

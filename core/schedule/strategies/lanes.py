@@ -8,7 +8,7 @@ from smelt.core.ir.barriers import has_lanes
 from smelt.core.ir.kernel import Loop, Stmt, Store
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import power
-from smelt.core.schedule.view import Roles
+from smelt.core.schedule.view import Roles, View
 
 FEW_GROUPS = 4
 """Groups for each core from which on they are made as wide as they can be: a bound, so that at most a
@@ -25,6 +25,24 @@ def few_rows(d: Draft, r: Roles) -> bool:
         return True
     n = d.view(r.column).extent(r.row)
     return not r.outer and kernel_facts(d.kernel).prove_le(n, FEW_LANE_ROWS) is YES
+
+
+def few_rows_in_groups(
+    d: Draft, v: View, r: Roles, panels: list[str], lane: str, beside: list[str]
+) -> tuple[list[str], list[str]]:
+    """(groups, the loop over a group's rows) of a product of few rows: groups are everything but the lanes
+    and the loops beside them, and every number of rows has a body of its own."""
+    heights, row = [], [r.row] if r.row is not None else []
+    if r.row is not None and not v.extent(r.row).is_const:
+        heights, row = [f"{r.row}.o"], [f"{r.row}.i"]
+        d.do("tile", r.row, tuple(range(FEW_LANE_ROWS, 0, -1)), "balanced", heights[0], f"{r.row}.r", row[0])
+    groups = [*heights, *r.batch, *r.outer, *panels]
+    if not groups:
+        groups = [d.enclose(lane)]
+    d.order(*groups, lane, *beside, *row)
+    d.share(groups)
+    d.do("bind", lane, "lane")
+    return groups, row
 
 
 def over_lanes(d: Draft) -> None:
