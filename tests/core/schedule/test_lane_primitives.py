@@ -75,6 +75,10 @@ LEGAL = (
     (free, "deepen k1 4 ko ki; split_clamped i0 4 io ir; split i1 5 jo ji no; order [io jo ir ji]; "
            "bind io group; bind jo lane; stage_reduce io acc; accumulate acc []; unroll ir; bind ji vector; "
            "fetch ko a at 0; pipeline ko at 2", M),
+    (fixed, TILED + "fetch ko a at 1; fetch ko b bt 0; pipeline ko at 3; pipeline ko bt 3", M),
+    (fixed, TILED + "fetch ko a at 0; fetch ko b bt 0; pipeline ko at 2; copy_wide at 4; copy_wide bt 2", M),
+    (fixed, TILED + "fetch ko a at 1; inward ki jo", M),
+    (free, "deepen k1 4 ko ki; join_axes ko ki kk; bind i0 group; bind i1 lane", M),
     (fixed, TILED + "fetch io a at 3", M),
     (conv, "split_clamped i 4 io ir; bind io group; order [c ir]; bind c lane; stage_reduce io acc; "
            "accumulate acc []; unroll ir; fetch t x xt 1; fetch io f ft 0", ({"w": 1}, {"w": 6})),
@@ -141,6 +145,11 @@ REFUSED = (
     (fixed, TILED + "fetch ko a at 0; pipeline io at 2", "no loop that all lanes run together"),
     (fixed, TILED + "fetch ko a at 0; pipeline ko acc 2", "no loop that all lanes run together"),
     (fixed, TILED + "fetch ko a at 0; pipeline ko at 2; pipeline ko at 2", "that all lanes run"),
+    (fixed, TILED + "fetch ko a at 0; copy_wide at 3", "is no multiple of 3 neighbours"),
+    (fixed, TILED + "fetch ko a at 0; copy_wide bt 2", "no lanes fill a buffer of that name"),
+    (fixed, TILED + "fetch ko a at 0; inward ki ko", "is not perfectly nested in 'ki'"),
+    (free, "deepen k1 4 ko ki; join_axes ki ko kk", "no reduction has these axes side by side"),
+    (free, "deepen k1 4 ko ki; join_axes ko ki i0", "is taken"),
     (total, "stage_reduce i0 acc; lane_reduce acc 6 1", "no power of two"),
     (total, "split i0 4 o i yes; stage_reduce o acc; lane_reduce acc 8 1", "no scalar of the group"),
     (free, "split_reduce i0 k1 0 parts", "no terms"),
