@@ -34,7 +34,7 @@ from smelt.core.dtype import Array
 from smelt.core.passes.cleanup import fold
 from smelt.core.passes.lowering import fusion_rules, half
 from smelt.core.passes.quantized import blocks
-from smelt.core.passes.whole_graph import phases
+from smelt.core.passes.whole_graph import phases, winograd
 from smelt.core.schedule import view
 from smelt.request import Request
 from smelt.targets.llvm.machines import host
@@ -200,6 +200,13 @@ CHOICES = (
     Choice("MOST_TILE", (reduction,), (2, 4, 16), DEPTHWISE),
     Choice("WIDE_TILE", (reduction,), (2, 3, 6, 8), DEPTHWISE),
     Choice("UNROLL_TAPS", (reduction,), (0, 9, 25), DEPTHWISE),
+    Choice("TILE_OF_TWO", (winograd,), (1, 1 << 30), tuple(
+        convolution(c, s, c, 3) for c, s in ((16, 56), (32, 56), (256, 14)))),
+    Choice("TILE_OF_FOUR", (winograd,), (1, 1 << 30), tuple(
+        convolution(c, s, c, 3) for c, s in ((16, 56), (32, 56), (32, 160), (64, 56)))),
+    Choice("MOST_TRANSFORMED_WEIGHT", (winograd,), (0, 1 << 30), (
+        convolution(128, 28, 128, 3), convolution(256, 28, 256, 3), convolution(512, 7, 512, 3))),
+    Choice("MOST_TILE_ELEMENTS", (winograd,), (16, 216), (convolution(64, 56, 64, 3),)),
     Choice("BLOCK_ROWS", (machine,), (12, 24, 96), ROW_PRODUCTS),
     # whether it is one kernel or two
     Choice("NARROW", (fusion_rules,), (0,), (attention(12, 512),)),

@@ -23,6 +23,9 @@ EXACT = {
     "TINY": "the least normal number of f16",
     "MOST_TINY": "how much of a weight may lose precision in f16",
     "F16_EXACT": "integers that f16 has",
+    "FILTER_TAPS": "what the transforms of convolutions are for",
+    "LOST": "how much transformed convolutions may lose",
+    "TRIAL_TILES": "by how many tiles that is measured",
 }
 """The same of files that have numbers of both kinds."""
 

@@ -354,12 +354,20 @@ def _call(e: Call, scope: _Scope) -> DType:
 def _accesses(kernel: Kernel, scope: _Scope) -> None:
     buffers = kernel_buffers(kernel)
     for s in kernel.body:
+        inside: dict[tuple[int, ...], tuple[object, Facts]] = {}  # with the binders: their ids stay taken
+        seen = set()
         for a in accesses(s):
-            _bounded(a, buffers[a.buffer], replace(scope, where=s))
+            place = tuple(map(id, a.binders))
+            if place not in inside:
+                inside[place] = a.binders, a.facts(scope.facts)
+            key = (a.buffer, a.index, a.guard, a.is_store, place)
+            if key not in seen:
+                seen.add(key)
+                _bounded(a, buffers[a.buffer], replace(scope, where=s), inside[place][1])
 
 
-def _bounded(a: Access, b: Buffer, scope: _Scope) -> None:
-    bad = out_of_bounds(a, b, scope.facts)
+def _bounded(a: Access, b: Buffer, scope: _Scope, inner: Facts) -> None:
+    bad = out_of_bounds(a, b, scope.facts, inner)
     if bad is None:
         return
     axis, truth = bad
@@ -369,11 +377,10 @@ def _bounded(a: Access, b: Buffer, scope: _Scope) -> None:
         scope.fail("K6 (bounds)", f"{place}: axis {axis} {what} 0 .. {b.shape[axis]} - 1")
 
 
-def out_of_bounds(a: Access, b: Buffer, facts: Facts) -> tuple[int, Truth] | None:
+def out_of_bounds(a: Access, b: Buffer, facts: Facts, inner: Facts) -> tuple[int, Truth] | None:
     """The first axis of an access that is not proved inside its buffer, and whether it is UNKNOWN or NO
     (never inside, though the access happens). None when every axis is proved. facts: what holds outside
-    of all the access's binders."""
-    inner = a.facts(facts)
+    of all the access's binders; inner: what holds at the access."""
     worst: tuple[int, Truth] | None = None
     for axis, (d, extent) in enumerate(zip(a.index, b.shape, strict=True)):
         truth = _inside(inner, d, extent)

@@ -27,12 +27,14 @@ from smelt.core.ops.rows import (
     text_find,
     text_number,
     window,
+    winograd,
 )
 from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
     select, sample, random, pool_index, region_pool, text_find, text_number, room,
+    winograd,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for rows in _ROOMS for op in rows.ROWS}
 OPS: Mapping[str, Op] = MappingProxyType(_TABLE)

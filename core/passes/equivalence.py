@@ -12,6 +12,7 @@ interpreter runs. How far results may be apart is said by a class of numerics.py
     INTEGERS  as ROUNDING, with the units of the tensor's largest number; quantised results may besides be one
               step apart, one in 50
     WIDER     as ROUNDING where a value has 16 bits, finite results only; EXACT elsewhere
+    TRANSFORMS ordinary numbers only: within CLOSE of the tensor's magnitude
     FAST      within LOOSE of the tensor's magnitude; constant factors as in SUMS
 """
 
@@ -32,7 +33,7 @@ from smelt.core.machine import Machine
 from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Hook, Options
 from smelt.core.passes.lowering.lower import lower
-from smelt.core.passes.numerics import EXACT, FAST, INTEGERS, SUMS, WIDER
+from smelt.core.passes.numerics import EXACT, FAST, INTEGERS, SUMS, TRANSFORMS, WIDER
 from smelt.core.passes.whole_graph.expand import expand
 
 NAIVE = Context(Machine("naive", 0, 16), Options(level=0))
@@ -44,6 +45,8 @@ LIMITS = RunLimits(rounds=10_000, elements=1 << 22)
 SPREAD, UNITS = 16, 16
 LOOSE = 2e-3
 """What --fast-math may change ordinary results by, relatively; 16 times that in types of 16 bits."""
+CLOSE = 2.0**-16
+"""What TRANSFORMS may change ordinary results by, relatively."""
 MODERATE = 16.0
 """Constants up to this size are off by a little as well. Larger ones (1.5 * 2^23 to round by) are not: half
 of what rules must not do shows only where such a one is taken at its word."""
@@ -109,8 +112,8 @@ def difference(
                 what = f"output {k}: {a.dtype}{list(a.shape)} became {b.dtype}{list(b.shape)}"
                 return Difference(what, given)
             bad = ~_same(a, b)
-            if kind in FAST:
-                bad &= ~_loosely(a, b)
+            if kind in FAST or kind == TRANSFORMS:
+                bad &= ~_loosely(a, b, CLOSE if kind == TRANSFORMS else LOOSE)
             elif kind != EXACT and bad.any():
                 for count in JITTERS:
                     more = range(len(nearby), count)
@@ -245,12 +248,12 @@ def _one_step(x: Array, y: Array, good: Array) -> Array:
     return np.asarray(stepped & (np.abs(apart - np.round(apart)) < 0.05) & (apart < 1.5))
 
 
-def _loosely(a: Array, b: Array) -> Array:
-    """Where b is about a."""
+def _loosely(a: Array, b: Array, share: float) -> Array:
+    """Where b is a but for such a share of the magnitude, or 16 times that in types of 16 bits."""
     if not _is_float(a):
         return np.asarray(a == b)
     x, y = a.astype(np.float64), b.astype(np.float64)
-    share = LOOSE if a.dtype.itemsize > 2 else 16 * LOOSE
+    share *= 1 if a.dtype.itemsize > 2 else 16
     with np.errstate(invalid="ignore"):  # inf - inf
         return np.asarray(np.abs(x - y) <= share * np.abs(x).max(initial=1.0))
 
@@ -360,10 +363,11 @@ MOODS = ("plain", "special", "large")
 
 def feeds_of(module: Module, seed: int, kind: str = EXACT) -> Iterator[Feeds]:
     """Feeds of each mood at small sizes, the same for the same seed. kind: a class of numerics.py, for which
-    they are made: --fast-math need only be right for ordinary numbers, SUMS and INTEGERS within limits."""
+    they are made: --fast-math and TRANSFORMS need only be right for ordinary numbers, SUMS and INTEGERS
+    within limits."""
     rng = np.random.default_rng(seed)
     counts = any(n.op == "loop" for n in module.main.walk())  # integers may be rounds, 2^62 take too long
-    for mood in MOODS[:1] if kind in FAST else MOODS:
+    for mood in MOODS[:1] if kind in FAST or kind == TRANSFORMS else MOODS:
         env = sizes(module, rng)
         made = {}
         for v in module.main.inputs:

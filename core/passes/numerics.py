@@ -25,6 +25,9 @@ WIDER = "wider"
 """As ROUNDING where numbers of 16 bits are, those between two operations included, and EXACT elsewhere: what
 one kernel computes of them stays f32 up to the store, so that it is rounded once, and what would overflow
 between two operations does not."""
+TRANSFORMS = "transforms"
+"""Outputs of a convolution are off by a share of the largest of their channel, about what its sum in f32 may
+lose, where all that goes in is finite and below 2^40. Infinities and NaN reach all outputs of a tile."""
 REASSOCIATE = "reassociate"
 OVERFLOW = "overflow"
 CONSTANTS = "constants"

@@ -15,7 +15,7 @@ from smelt.core.passes.lowering.half import half
 from smelt.core.passes.lowering.lower import lower
 from smelt.core.passes.lowering.place import place
 from smelt.core.passes.manager import Pass, run_pipeline
-from smelt.core.passes.numerics import INTEGERS, ROUNDING, SUMS, WIDER
+from smelt.core.passes.numerics import INTEGERS, ROUNDING, SUMS, TRANSFORMS, WIDER
 from smelt.core.passes.quantized.byte_operands import channels, signs
 from smelt.core.passes.quantized.quantize import quantize
 from smelt.core.passes.whole_graph.batched import batched
@@ -25,6 +25,7 @@ from smelt.core.passes.whole_graph.libraries import libraries
 from smelt.core.passes.whole_graph.patterns import patterns
 from smelt.core.passes.whole_graph.phases import phases
 from smelt.core.passes.whole_graph.regions import regions
+from smelt.core.passes.whole_graph.winograd import winograd
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("dce", dce),  # exporters leave nodes that nothing uses; no later pass should look at them
@@ -46,6 +47,8 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("canonical", canonical, kind=ROUNDING),
     Pass("layout", layout, kind=SUMS),  # before fuse: it decides what is read in which order
     Pass("channels", channels),  # after layout, which brings channels last; before fuse, which joins the pads
+    # after layout, which brings channels last; before views and fuse, which look at what stays
+    Pass("winograd", winograd, level=2, kind=TRANSFORMS),
     # after layout, which makes views; before fuse, which they would stop
     Pass("views", views, kind=ROUNDING),
     # after layout and views, which would move its views to where they stop what fuses; before fuse

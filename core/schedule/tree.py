@@ -364,9 +364,10 @@ def is_parallel(node: LoopNode, facts: Facts) -> bool:
     for s in stores(node.body):
         if s.buffer in private:
             continue
-        own = {(a, s.index[a]) for a in distinct_axes(node, s.index, facts)}
+        own = {(a, _coarse(s.index[a], node)) for a in distinct_axes(node, s.index, facts)}
         if s.buffer in written:
-            # two stores are apart when they share an axis on which both have the same index
+            # two stores are apart when they share an axis on which both have the same index, or are in the
+            # same steps of the loop (4 * i + 1 and 4 * i + 3)
             own &= written[s.buffer]
         if not own:
             return False
@@ -374,9 +375,21 @@ def is_parallel(node: LoopNode, facts: Facts) -> bool:
     for e in expressions(node.body):
         for x in walk_expr(e):
             mine = written.get(x.buffer) if isinstance(x, Load) else None
-            if mine is not None and isinstance(x, Load) and not (mine & set(enumerate(x.index))):
+            if mine is None or not isinstance(x, Load):
+                continue
+            if not mine & {(a, _coarse(d, node)) for a, d in enumerate(x.index)}:
                 return False
     return True
+
+
+def _coarse(d: Dim, node: LoopNode) -> Dim:
+    """The index without what is less than one step of the loop, where all else moves in whole steps: 4 * i
+    for 4 * i + 3, and 4 * i + 4 for 4 * i + 6."""
+    found = d.linear(var_of(node)) if isinstance(node, Loop) else None
+    step = None if found is None else found[0].const_or_none
+    if found is None or step is None or step < 2 or any(k % step for k, mono in found[1].terms() if mono):
+        return d
+    return d - sum(k for k, mono in found[1].terms() if not mono) % step
 
 
 def is_static(extent: Dim, kernel: Kernel) -> bool:

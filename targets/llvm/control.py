@@ -122,7 +122,8 @@ class Control(Exprs):
             def go() -> list[Value]:
                 self._restore(cells, before)
                 self._touch(body)
-                run()
+                with self.bind({}):
+                    run()
                 return self._state(cells)
 
             return go

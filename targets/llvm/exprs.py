@@ -71,18 +71,20 @@ class Exprs:
         self.invariant_loads = True  # LLVM may move loads of read-only memory anywhere
         self._flat: dict[tuple[str, tuple[Dim, ...]], Dim] = {}
         self._memo: dict[int, Value] = {}
+        self._pointers: dict[tuple[str, tuple[Dim, ...]], Value] = {}
 
     # -- environment
 
     @contextmanager
     def bind(self, names: Env, lanes: int | None = None) -> Iterator[None]:
-        """More variables, for a while; values computed before are not reused under them."""
-        old_env, old_lanes, old_memo = self.env, self.lanes, self._memo
-        self.env = {**old_env, **names}
-        self.lanes = old_lanes if lanes is None else lanes
-        self._memo = {}
+        """More variables, for a while; values computed before are not reused under them. What is computed
+        meanwhile is not reused after it: it may stand in an arm of a branch."""
+        old = self.env, self.lanes, self._memo, self._pointers
+        self.env = {**self.env, **names}
+        self.lanes = self.lanes if lanes is None else lanes
+        self._memo, self._pointers = {}, {} if names else dict(self._pointers)
         yield
-        self.env, self.lanes, self._memo = old_env, old_lanes, old_memo
+        self.env, self.lanes, self._memo, self._pointers = old
 
     def start_statement(self) -> None:
         """Forget the values of expressions: registers and memory may have changed."""
@@ -282,6 +284,13 @@ class Exprs:
 
     def pointer(self, m: BufferMemory, index: tuple[Dim, ...]) -> Value:
         """The address of the (first lane's) element."""
+        key = (m.buffer.name, index)
+        found = self._pointers.get(key)
+        if found is None:
+            found = self._pointers[key] = self._pointer(m, index)
+        return found
+
+    def _pointer(self, m: BufferMemory, index: tuple[Dim, ...]) -> Value:
         split = self.index.split(self.flat(m.buffer, index), self.env)
         assert split is not None, f"{m.buffer.name}{list(map(str, index))} is not affine in its lanes"
         _, const, parts = split

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from smelt.core.ir.analysis.scope import enter, kernel_facts
 from smelt.core.ir.kernel import Block, Kernel, Load, Loop, Reduce, Stmt, Store, walk_expr
@@ -18,16 +18,16 @@ def outer_groups(d: Draft, root: str) -> None:
     top = d.root(root)
     inside = top.body if isinstance(top, Loop) and not d.machine.has_lanes else ()
     rows = [x for s in inside for x in _rows(d.kernel, s)]
-    _share_outer(d, root)
+    _share_outer(d, root, {loop.var for loop, _ in rows})
     for loop, bits in rows:
         d.attempt("strip", loop.var, d.machine.lanes(bits), IN_FLIGHT, d.machine.masked)
 
 
-def _share_outer(d: Draft, root: str) -> None:
+def _share_outer(d: Draft, root: str, rows: Collection[str]) -> None:
     nodes, _ = chain(d.root(root))
     facts = kernel_facts(d.kernel)
     for n in nodes:
-        if not isinstance(n, Loop) or n.level != "serial" or not is_parallel(n, facts):
+        if not isinstance(n, Loop) or n.level != "serial" or n.var in rows or not is_parallel(n, facts):
             return
         try:
             d.share([var_of(n)])

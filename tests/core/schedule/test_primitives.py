@@ -284,6 +284,38 @@ def test_overlapping_writes_are_not_parallel() -> None:
             apply(kernel, parse(f"order [{v} i1]" if v == "i0" else f"bind {v} group; bind i0 group"))
 
 
+def tiled_stores(*bodies: str) -> Kernel:
+    """Stores to y within a loop i."""
+    return parse_kernel(
+        "kernel @tiles(n: dim in 0..*, x: f32[n]) -> (y: f32[4*n + 9])\n"
+        "{ serial i in n { " + " ".join(bodies) + " } }"
+    )
+
+
+@pytest.mark.parametrize(
+    ("bodies", "parallel"),
+    [
+        (("y[4*i] = x[i]", "y[4*i + 3] = x[i]"), True),
+        (("y[4*i + 4] = x[i]", "y[4*i + 6] = x[i]"), True),
+        (("y[4*i + 1] = y[4*i + 2]", "y[4*i + 3] = x[i]"), True),
+        (("y[4*i] = x[i]", "y[4*i + 4] = x[i]"), False),  # the next iteration's first
+        (("y[4*i + 3] = x[i]", "y[4*i + 5] = x[i]"), False),
+        (("y[4*i] = x[i]", "y[2*i + 1] = x[i]"), False),
+        (("y[4*i] = y[4*i + 4]",), False),
+        (("serial j in 4 { y[4*i + j] = x[i] }", "y[4*i + 2] = x[i]"), False),  # said of constants alone
+        (("y[4*i + 2] = x[i]", "serial j in 4 { y[4*i + j + 2] = x[i] }"), False),
+    ],
+)
+def test_stores_within_one_step_are_apart(bodies: tuple[str, ...], parallel: bool) -> None:
+    """4 * i + 1 and 4 * i' + 3 are never the same."""
+    kernel = tiled_stores(*bodies)
+    if parallel:
+        check(kernel, apply(kernel, parse("bind i group")), {"n": 3})
+        return
+    with pytest.raises(ScheduleError):
+        apply(kernel, parse("bind i group"))
+
+
 def _shift_store(s: object) -> Loop:
     assert isinstance(s, Loop)
     inner = s.body[0]

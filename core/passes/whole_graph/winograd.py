@@ -1,0 +1,152 @@
+"""Graph -> Graph: convolutions of 3 taps by minimal filtering, where fewer products pay for the transforms.
+
+conv(x, w)  -->  winograd_output(winograd_input(pad(x)) * w')      a product of matrices for each element of
+                                                                    a transformed tile
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from smelt.core.dim import ZERO, ceildiv, product, to_dim
+from smelt.core.dtype import Array, f32
+from smelt.core.ir.graph import Attr, Module, Node, Ref
+from smelt.core.ops.rows.winograd import transformed_weight, transforms
+from smelt.core.passes.context import Context
+from smelt.core.passes.numerics import TRANSFORMS
+from smelt.core.passes.rewriting.constants import dims_of, ints_of
+from smelt.core.passes.rewriting.editor import Editor
+from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
+
+FILTER_TAPS = 3
+TILE_OF_TWO, TILE_OF_FOUR = 20, 45
+"""What each element of a transformed tile of 2 or 4 outputs on an axis costs beside its products, in
+multiply-adds: it is computed from others, written and read, beyond the second-level cache
+(benchmarks/results/choices.md)."""
+MOST_TRANSFORMED_WEIGHT = 10 << 20
+"""Bytes of a weight for tiles of more than 2: 4 times the weight's own, which few tiles do not pay for."""
+LOST = 2.0**-17
+"""The most that an output may be off, of the largest of its channel. 2^-19 is what a plain sum of 4600
+products loses; the tolerance of comparisons, 1e-5, is above 2^-17."""
+MOST_TILE_ELEMENTS = 64
+"""Elements of a transformed tile, which are written out in a kernel."""
+TRIAL_TILES = 16
+"""Tiles of random numbers by which the loss is measured."""
+
+
+def winograd(module: Module, ctx: Context) -> Module:
+    """The module with transformed convolutions, for processors with vectors. Lanes of devices have other
+    products (matrix instructions), which nobody has measured against these. Transformed tiles of 16 bits
+    would lose too much."""
+    if ctx.machine.vector_bits == 0 or ctx.machine.has_lanes or ctx.options.fp16:
+        return module
+    return rewrite(module, RULES)
+
+
+@rule("conv", kind=TRANSFORMS, forms=[
+    "x: f32[1, H, 4, 32]; w: f32[3, 3, 32, 32] = draw; b: f32[32] = draw; "
+    "conv(x, w, b, pads_begin=(1, 1), pads_end=(1, 1), channels_last=True)",
+])
+def _conv_by_tiles(g: Editor, n: Node) -> Ref | None:
+    # conv(x, w, b)  -->  winograd_output(matmul(winograd_input(pad(x)), w'), b)
+    w = g.array(n.inputs[1])
+    if w is None or not _is_plain(g, n, w):
+        return None
+    found = _transformed(n, w)
+    if found is None:
+        return None
+    tile, weight = found
+    kernel, out = w.shape[:-2], n.output.type.shape[1:-1]
+    begin = dims_of(n.attrs["pads_begin"])
+    tiles = tuple(ceildiv(o, m) for o, m in zip(out, tile, strict=True))
+    whole = [t * m + (r - 1) for t, m, r in zip(tiles, tile, kernel, strict=True)]
+    end = [s - b - h for s, b, h in zip(whole, begin, g.shape(n.inputs[0])[1:-1], strict=True)]
+    pads: dict[str, Attr] = {"before": (ZERO, *begin, ZERO), "after": (ZERO, *end, ZERO), "mode": "constant"}
+    attrs: dict[str, Attr] = {"tile": tile, "kernel": kernel}
+    v = g.emit("winograd_input", (g.emit("pad", (n.inputs[0],), pads),), {**attrs, "tiles": tiles})
+    elements, batch, *_, channels = g.shape(v)
+    v = g.emit("reshape", (v,), {"shape": (elements, product((batch, *tiles)), channels)})
+    y = g.emit("matmul", (v, g.constant(weight, n.inputs[1][1:])))
+    y = g.emit("reshape", (y,), {"shape": (elements, batch, *tiles, to_dim(w.shape[-1]))})
+    return g.emit("winograd_output", (y, *(r for r in n.inputs[2:] if r)), {**attrs, "shape": out})
+
+
+def _is_plain(g: Editor, n: Node, w: Array) -> bool:
+    """Whether it is a convolution as the transforms know it: of f32, channels last, dense, with steps of 1,
+    and 3 taps on all axes that have more than one."""
+    begin = [g.engine.facts.bounds(d)[0] for d in dims_of(n.attrs["pads_begin"])]
+    steps = (*ints_of(n.attrs["strides"]), *ints_of(n.attrs["dilations"]), int(n.attr("group")))
+    kernel = w.shape[:-2]
+    return bool(
+        n.attr("channels_last", False)
+        and n.output.type.dtype == f32
+        and set(steps) == {1}
+        and all(b is not None and b >= 0 for b in begin)
+        and FILTER_TAPS in kernel
+        and set(kernel) <= {1, FILTER_TAPS}
+        and 0 not in w.shape
+    )
+
+
+def _transformed(n: Node, w: Array) -> tuple[tuple[int, ...], Array] | None:
+    """The tile that takes least time of those that lose little enough, and the weight for it; None where the
+    convolution itself is as fast."""
+    out = [d.const_or_none for d in n.output.type.shape[1:-1]]
+    kernel = w.shape[:-2]
+    costs = {}
+    for m, moved in ((2, TILE_OF_TWO), (4, TILE_OF_FOUR)):
+        tile = tuple(m if r == FILTER_TAPS else 1 for r in kernel)
+        costs[tile] = _cost(tile, moved, m > 2, w, out)
+    for tile in sorted(costs, key=lambda t: costs[t]):
+        if costs[tile] >= prod(w.shape):
+            return None
+        with np.errstate(all="ignore"):
+            weight = transformed_weight(w, tile)
+            if bool(np.isfinite(weight).all()) and _loss(w, weight, tile) <= LOST:
+                return tile, weight
+    return None
+
+
+def _cost(tile: Sequence[int], moved: int, large: bool, w: Array, out: Sequence[int | None]) -> float:
+    """Multiply-adds of an output for all channels, and what is as long; infinite where there is too much.
+    moved: what an element of a transformed tile costs. large: whether the weight's size matters."""
+    *kernel, channels, made = w.shape
+    size = prod(t + r - 1 for t, r in zip(tile, kernel, strict=True))
+    bytes_ = size * channels * made * w.dtype.itemsize
+    if size > MOST_TILE_ELEMENTS or (large and bytes_ > MOST_TRANSFORMED_WEIGHT):
+        return float("inf")
+    filled = prod(o / (-(-o // t) * t) for o, t in zip(out, tile, strict=True) if o)
+    return float(size / prod(tile) / filled * (channels * made + moved * (channels + made)))
+
+
+def _loss(w: Array, weight: Array, tile: Sequence[int]) -> float:
+    """The largest error of outputs, as a share of the largest of their channel, for random inputs: what is
+    rounded are weights and transformed tiles, before and after their products."""
+    *kernel, channels, made = w.shape
+    axes = [transforms(m, r) for m, r in zip(tile, kernel, strict=True)]
+    sizes = [len(f.data) for f in axes]
+    x = np.random.default_rng(0).standard_normal((TRIAL_TILES, *sizes, channels))
+    wanted = np.zeros((TRIAL_TILES, *tile, made))
+    for tap in np.ndindex(*kernel):
+        part = x[(slice(None), *(slice(k, k + m) for k, m in zip(tap, tile, strict=True)))]
+        wanted += part @ w[tap].astype(np.float64)
+    v = _along(x, [f.data for f in axes]).astype(np.float32)
+    flat = v.reshape(TRIAL_TILES, -1, channels).swapaxes(0, 1).astype(np.float64)
+    y = (flat @ weight.astype(np.float64)).astype(np.float32)
+    y = _along(y.swapaxes(0, 1).reshape(TRIAL_TILES, *sizes, made).astype(np.float64), [f.back for f in axes])
+    over = tuple(range(y.ndim - 1))
+    largest = np.abs(wanted).max(over)
+    return float(np.max(np.abs(y - wanted).max(over) / np.where(largest == 0, 1, largest), initial=0))
+
+
+def _along(x: Array, matrices: Sequence[Sequence[Sequence[object]]]) -> Array:
+    """[P, *S, C] with each axis of S multiplied by its matrix."""
+    for a, m in enumerate(matrices, start=1):
+        x = np.moveaxis(np.tensordot(np.array(m, np.float64), x, (1, a)), 0, a)
+    return x
+
+
+RULES: tuple[Rule, ...] = (_conv_by_tiles,)

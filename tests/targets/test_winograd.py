@@ -1,0 +1,67 @@
+"""Convolutions by transformed tiles on a processor: compiled once, as ONNX Runtime at extents that fill tiles
+and that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_models import model
+from oracle import plain_session
+
+import smelt
+from smelt.compiler import compile_here
+from smelt.driver import Request
+
+RNG = np.random.default_rng(0)
+SIZES = ((1, 8, 8), (2, 7, 9), (1, 1, 1), (3, 2, 5), (1, 4, 3), (0, 5, 5), (1, 33, 18))
+
+
+def chain(kernel: tuple[int, ...], channels: int, **attrs: Any) -> onnx.ModelProto:
+    """A convolution with a bias, one without that reads it, their sum."""
+    shape = (channels, channels, *kernel)
+    held: dict[str, np.ndarray[Any, Any]] = {
+        n: (RNG.standard_normal(shape) / 20).astype(np.float32) for n in ("w", "v")
+    }
+    held["b"] = RNG.standard_normal(channels).astype(np.float32)
+    pads = {"pads": [k // 2 for k in kernel] * 2, **attrs}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], **pads),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["d"], pads=[k // 2 for k in kernel] * 2),
+        helper.make_node("Add", ["d", "r"], ["y"]),
+    ]
+    dims = ["n", channels, *("h", "w")[: len(kernel)]]
+    return model(nodes, {"x": ("f32", dims)}, {"y": "f32"}, held)
+
+
+MODELS: dict[str, tuple[tuple[int, ...], int, dict[str, Any]]] = {
+    "image": ((3, 3), 48, {}),
+    "uneven pads": ((3, 3), 48, {"pads": [0, 2, 3, 1]}),
+    "channels that fill no vector": ((3, 3), 37, {}),
+    "tiles of two": ((3, 3), 288, {}),
+    "line": ((3,), 112, {}),
+    "a tap on one axis": ((1, 3), 112, {}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_as_onnxruntime(name: str, tmp_path: Path) -> None:
+    kernel, channels, attrs = MODELS[name]
+    m = chain(kernel, channels, **attrs)
+    onnx.save(m, tmp_path / "m.onnx")
+    bundle = compile_here(Request(str(tmp_path / "m.onnx"), output=tmp_path / "out", runner=False))
+    assert any("winograd" in k["name"] for k in bundle.manifest["kernels"])
+    reference = plain_session(m)
+    for threads in (1, 3):
+        session = smelt.load(bundle, threads=threads)
+        for n, *extents in SIZES:
+            x = RNG.standard_normal((n, channels, *extents[: len(kernel)])).astype(np.float32)
+            (wanted,), (found,) = reference.run(None, {"x": x}), session.run(None, {"x": x})
+            assert found.shape == wanted.shape
+            scale = np.abs(wanted).max(initial=1e-30)
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5 * scale)
