@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smelt.core.machine import Machine
+from smelt.core.machine import Figures, Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,9 @@ class Roofline:
     knee: float
 
 
-def roofline(machine: Machine, operations: int, moved: int) -> Roofline | None:
-    """None where nobody knows how fast the machine computes or how fast its memory is."""
+def roofline(machine: Machine | Figures, operations: int, moved: int) -> Roofline | None:
+    """None where nobody knows how fast the machine computes or how fast its memory is. By figures it is what
+    the work takes as it was measured."""
     if machine.operations is None or machine.bandwidth is None:
         return None
     computing, moving = operations / machine.operations, moved / machine.bandwidth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,6 +23,9 @@ BLOCK_ROWS = 48
 
 CPU = "cpu"
 """The name of the unit that the host code runs on; others are called as their device is."""
+
+ANY_UNIT = "auto"
+"""The word that stands for a unit in a rule of placement: whichever costs least (system.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,21 @@ class Residency:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """What kernels and copies get from a unit, by which placement weighs them (system.py): measured, and no
+    bounds. operations, bandwidth: arithmetic operations, and bytes of its memory, in a second of a large
+    kernel. launch: seconds that a launch takes besides. link: bytes in a second of a copy from or to the
+    host's memory, and copy: seconds that one takes besides; infinite and 0 where the host's memory is its
+    own."""
+
+    operations: float
+    bandwidth: float
+    launch: float
+    link: float = math.inf
+    copy: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """One unit that kernels are mapped onto; strategies ask it and nothing else.
 
@@ -79,6 +98,7 @@ class Machine:
     costs: what scalar functions take; those of COSTS where nobody has measured others.
     residency, operations, bandwidth: what a core holds, and arithmetic operations and bytes of memory in a
     second of all cores; None: nobody knows. Estimates read them (estimate.py), no schedule does.
+    figures: what placement takes it for; None: nobody has measured it.
     """
 
     name: str
@@ -98,6 +118,7 @@ class Machine:
     residency: Residency | None = None
     operations: float | None = None
     bandwidth: float | None = None
+    figures: Figures | None = None
 
     @property
     def has_lanes(self) -> bool:

@@ -170,15 +170,15 @@ def _finished(
 
 
 def _with_room(request: Request, begun: Mapping[str, Compilation]) -> dict[str, Compilation]:
-    """The compiles before their first pass with states that grow where they lie; one that goes on from a dump
-    after that keeps what it has. Raises SmeltError for impossible states."""
-    found = _with_state(request, begun)
+    """The compiles with their states, before their first pass with room where these grow where they lie; one
+    that goes on from a dump after that keeps what it has. Raises SmeltError for impossible states."""
+    uses = {name: states for name, (_, states) in _with_state(request, begun).items()}
+    known = {name: replace(c, states=uses[name]) for name, c in begun.items()}
     if any(c.place for c in begun.values()):
-        return dict(begun)
+        return known
     modules = {name: c.module for name, c in begun.items()}
-    uses = {name: states for name, (_, states) in found.items()}
     grown = with_room(modules, uses, {name: module_facts(m) for name, m in modules.items()})
-    return {name: replace(c, module=grown[name]) for name, c in begun.items()}
+    return {name: replace(c, module=grown[name]) for name, c in known.items()}
 
 
 def _with_state(

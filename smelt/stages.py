@@ -76,7 +76,7 @@ class Compilation:
     place: how many of PASSES are done or skipped. source: SHA-256 of the model's file. quantised, halved,
     groups: fields of the manifest that importer and passes find out (the pass `half` fills `halved`). work:
     of each kernel, counted before they are scheduled. unscheduled: the module before the schedule, where a
-    description is asked for that needs it.
+    description is asked for that needs it. states: the states that this module has a part in.
     """
 
     request: Request
@@ -88,6 +88,7 @@ class Compilation:
     work: dict[str, Any] = field(default_factory=dict)
     groups: Mapping[str, Any] | None = None
     unscheduled: Module | None = None
+    states: tuple[StateUse, ...] = ()
 
     def head(self) -> dict[str, Any]:
         """The head of a dump: all of it but the module."""
@@ -141,7 +142,7 @@ class Compilation:
         r = self.request
         options = Options(
             level=r.opt, fp16=r.fp16, libraries=r.libraries, fast=r.fast_math, place=r.place,
-            flush=not r.keep_subnormals,
+            states=tuple((s.input, s.output) for s in self.states), flush=not r.keep_subnormals,
         )  # fmt: skip
         hooks = (half.reporter(self.halved),) if r.fp16 else ()
         folder = os.environ.get("SMELT_DUMP")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import astuple
 from pathlib import Path
 
 from smelt.core.machine import COSTS
+from smelt.targets.platform import parse_target
+from smelt.targets.registry import machines
 
 ROOT = Path(__file__).parents[1]
 PAGES = "\n".join(p.read_text("utf-8") for p in sorted((ROOT / "benchmarks/results").glob("*.md")))
@@ -56,6 +59,21 @@ def test_a_number_that_decides_what_is_fast_has_been_measured() -> None:
     }
     assert len(found) > 30
     assert sorted(f"{where}: {name}" for name, where in found if name not in rows) == []
+
+
+TARGETS = ("x86:x86-64-v2", "x86", "x86:znver4", "arm64", "armv7", "riscv64", "jetson-orin",
+           "x86+opencl+vulkan+cuda")  # fmt: skip
+
+
+def test_figures_of_units_are_those_measured() -> None:
+    """Each has a row; what nobody has measured has none."""
+    page = (ROOT / "benchmarks/results/units.md").read_text("utf-8")
+    known = {(unit, m) for target in TARGETS for unit, m in machines(parse_target(target)).items()}
+    rated = {(unit, m.name, m.figures) for unit, m in known if m.figures is not None}
+    assert {name for _, name, _ in rated} == {"avx2", "avx512"}
+    for unit, name, figures in rated:
+        assert f"| {unit} | {name} | {' | '.join(f'{n:.3g}' for n in astuple(figures))} |" in page
+    assert len(known) > len(rated)
 
 
 def test_costs_of_functions_are_those_measured() -> None:

@@ -20,8 +20,9 @@ class Options:
     libraries: matrix products may become calls of a BLAS. fold_limit: bytes that folding one node may
     create. fuse_nodes, fuse_size: limits of one fused kernel, in nodes and in scalar expressions.
     fast: parts of numerics.FAST, rewrites that may change what overflows and how sums are bracketed.
-    place: (pattern of names, unit): where kernels run, the first that fits. flush: subnormal numbers are 0 to
-    the arithmetic of kernels, and to what is folded.
+    place: (pattern of names, unit): where kernels run, the first that fits. states: (name of an input, of the
+    output that replaces it), None where the model has no such part: they stay where they are. flush:
+    subnormal numbers are 0 to the arithmetic of kernels, and to what is folded.
     """
 
     level: int = 3
@@ -32,6 +33,7 @@ class Options:
     fuse_size: int = 600
     fast: tuple[str, ...] = ()
     place: tuple[tuple[str, str], ...] = ()
+    states: tuple[tuple[str | None, str | None], ...] = ()
     flush: bool = False
 
 

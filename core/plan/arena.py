@@ -16,15 +16,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from types import MappingProxyType
 
 from smelt.core.dim import YES, Dim, Facts, Max, SymbolAtom, align_up, dmax, sym, to_dim, value_at
-from smelt.core.ir.graph import Symbol
 from smelt.core.plan.lifetime import ALIGNMENT, Storage
 from smelt.core.plan.lives import Lives
 from smelt.core.plan.terms import Terms
-
-_SAMPLES = (1, 5, 37, 224)
 
 _DIRECT_TERMS = 3
 _PROOFS = 24
@@ -58,24 +54,6 @@ class Arena:
     def since(self, position: int) -> Arena:
         """Without what is dead there."""
         return replace(self, placed=tuple(p for p in self.placed if p.storage.last >= position))
-
-
-def sample_points(
-    symbols: Sequence[Symbol], most: Mapping[str, Dim] = MappingProxyType({})
-) -> tuple[Mapping[str, int], ...]:
-    """A few assignments inside the symbols' ranges: small, odd, usual and large sizes. most: what symbols
-    are at most, as formulas in symbols that come before."""
-    points = []
-    for base in _SAMPLES:
-        point: dict[str, int] = {}
-        for n, s in enumerate(symbols):
-            value = (base + n) * s.divisor
-            high = s.high if s.high is not None else value
-            if s.name in most and most[s.name].symbols <= point.keys():
-                high = min(high, value_at(most[s.name], point))
-            point[s.name] = max(s.low, min(value, high // s.divisor * s.divisor))
-        points.append(point)
-    return tuple(points)
 
 
 def put(

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from smelt.core.dim import Dim, Facts, sym, to_dim
+from smelt.core.ir.analysis.samples import sample_points
 from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Ref, Symbol, TensorType
 from smelt.core.ir.verify import most_of_binds
 from smelt.core.machine import CPU
-from smelt.core.plan.arena import Arena, sample_points
+from smelt.core.plan.arena import Arena
 from smelt.core.plan.bounds import most_bytes
 from smelt.core.plan.emit import Emitter, Places, callee, evaluated_dims, scratch_name
 from smelt.core.plan.inputs import InputBinder

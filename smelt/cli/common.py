@@ -134,7 +134,8 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--place", type=_rules, default={}, metavar="NAME=UNIT,...",
         help="which kernels run where, by their names or their nodes' (with * and ?); the first that fits: "
-        "'conv*=cpu,*=opencl' (default: all on the target's first device)",
+        "'conv*=cpu,*=opencl' (default: all on the target's first device); the unit 'auto' is the one that "
+        "costs least, by what 'auto@UNIT.FIGURE=N;DIM=SIZE' says besides (docs/units.md)",
     )  # fmt: skip
     parser.add_argument(
         "--libraries", action="store_true", help="matrix products may call a BLAS on the device"
@@ -173,10 +174,15 @@ def _fast_parts(text: str) -> tuple[str, ...]:
 
 
 def _rules(text: str) -> dict[str, str]:
+    from smelt.core.machine import ANY_UNIT
+
     rules: dict[str, str] = {}
     for rule in filter(None, text.split(",")):
-        pattern, equals, unit = rule.rpartition("=")
-        if not (pattern and equals and unit):
+        pattern, costs, said = rule.partition(f"={ANY_UNIT}@")
+        unit = f"{ANY_UNIT}@{said}"
+        if not costs:
+            pattern, _, unit = rule.rpartition("=")
+        if not (pattern and unit):
             raise argparse.ArgumentTypeError(f"'{rule}' is not of the form NAME=UNIT, as in 'conv*=cpu'")
         rules.setdefault(pattern, unit)
     return rules

@@ -8,7 +8,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from smelt.cli.common import AddParser, Result, Usage, add_numbers, check_target, command, write_result
+from smelt.cli.common import (
+    AddParser,
+    Result,
+    Usage,
+    add_numbers,
+    add_rules,
+    check_target,
+    command,
+    write_result,
+)
 from smelt.compile_child import DEEPEST_STACK
 from smelt.core.diag import SmeltError
 from smelt.core.exits import OK
@@ -44,6 +53,7 @@ def register(add: AddParser) -> None:
     parser.add_argument("-O", dest="opt", type=int, choices=range(4), default=3)
     parser.add_argument("--fp16", action="store_true", help="let 'half' store tensors in float16")
     add_numbers(parser)
+    add_rules(parser)
     parser.add_argument(
         "--validate", action="store_true",
         help="run the module before and after each pass on ordinary and special numbers, and compare",
@@ -54,7 +64,8 @@ def register(add: AddParser) -> None:
     )
     parser.add_argument(
         "--why", action="store_true",
-        help="instead of the module: which nodes became one kernel, which did not, and for which reasons",
+        help="instead of the module: which nodes became one kernel, which did not, and for which reasons; "
+        "with a rule '=auto' of --place also what kernels cost at each unit, and why they are where they are",
     )
     parser.add_argument("--list", action="store_true", help="list the passes and stop")
 
@@ -112,7 +123,8 @@ def _named(names: str | None) -> tuple[Pass, ...] | None:
 def _read(args: argparse.Namespace) -> Compilation:
     request = Request(
         source=args.file, target=check_target(args.target), opt=args.opt, fp16=args.fp16,
-        fast_math=args.fast_math, keep_subnormals=args.keep_subnormals,
+        fast_math=args.fast_math, keep_subnormals=args.keep_subnormals, libraries=args.libraries,
+        place=tuple(args.place.items()),
     )  # fmt: skip
     if args.file == "-":
         return resumed(request, sys.stdin.read())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from smelt.core.diag import SmeltError
-from smelt.core.machine import Machine
+from smelt.core.machine import Figures, Machine
 from smelt.targets.cpu_features import features_of
 from smelt.targets.instructions import arm, x86
 
@@ -41,8 +41,12 @@ def _simd(name: str, bits: int, registers: int, **more: object) -> Machine:
     return replace(Machine(name, bits, registers), **more)  # type: ignore[arg-type]
 
 
-_AVX512 = _simd("avx512", 512, 32, masked=True, cache_bytes=(32 * 1024, 1024 * 1024))
-_AVX2 = _simd("avx2", 256, 16, masked=True)
+# figures: benchmarks/results/units.md
+_AVX512 = _simd(
+    "avx512", 512, 32, masked=True, cache_bytes=(32 * 1024, 1024 * 1024),
+    figures=Figures(operations=2.04e11, bandwidth=2.91e10, launch=1.32e-8),
+)  # fmt: skip
+_AVX2 = _simd("avx2", 256, 16, masked=True, figures=Figures(1.52e11, 1.85e10, 1.66e-8))
 _SSE4 = _simd("sse4.2", 128, 16, fma=False)
 _NEON64 = _simd("neon", 128, 32)
 _NEON32 = _simd("neon32", 128, 16)

@@ -230,6 +230,19 @@ def test_opt_says_why_kernels_are_what_they_are(
     assert run_json(capsys, "opt", model, "--why")["why"] == lines
 
 
+def test_opt_says_why_kernels_are_where_they_are(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a rule that leaves some to costs; figures stand in it, with signs that rules have too."""
+    figures = "cpu.operations=1e9;cpu.bandwidth=1e9;cpu.launch=0;opencl.operations=1e12;opencl.bandwidth=1e12"
+    figures += ";opencl.launch=0;opencl.link=inf;opencl.copy=0"
+    words = ("opt", model, "--target", "x86+opencl", "--why", "--place")
+    lines = run(capsys, *words, f"nothing*=cpu,*=auto@{figures}")[1].splitlines()
+    told = next(k for k, line in enumerate(lines) if line.startswith("placed for "))
+    assert "all on cpu: " in lines[told] and "all on opencl: " in lines[told]
+    assert lines[told + 1 :] and all(" on opencl: cpu " in line for line in lines[told + 1 :])
+    code, _, err = run(capsys, *words, "*=auto@opencl.link=1")
+    assert code == 3 and "missing: opencl.operations, opencl.bandwidth, opencl.launch, opencl.copy" in err
+
+
 def test_the_whole_formula_is_shown_on_demand(
     bundle: Bundle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from smelt.core.ir.kernel import (
     Tiles,
     children,
 )
-from smelt.core.machine import FREE
+from smelt.core.machine import COSTS, FREE
 
 _NO_ARITHMETIC = FREE | {"select", "neg", "abs"}
 
@@ -39,25 +39,32 @@ class KernelWork:
 
     floating, integer: operations on elements of these types; a function such as exp is one, a multiply-add
     two; comparisons, whose results are bool, are none. read, written: bytes of each buffer, each element
-    once; of a buffer that is read here and there, not more than the elements that are read.
+    once; of a buffer that is read here and there, not more than the elements that are read. functions: how
+    often which of COSTS is called on floats, among these operations.
     """
 
     floating: Dim = ZERO
     integer: Dim = ZERO
     read: Dim = ZERO
     written: Dim = ZERO
+    functions: Mapping[str, Dim] = field(default_factory=dict, hash=False)
 
     def __add__(self, other: KernelWork) -> KernelWork:
+        calls = dict(self.functions)
+        for fn, n in other.functions.items():
+            calls[fn] = calls.get(fn, ZERO) + n
         return KernelWork(
             self.floating + other.floating, self.integer + other.integer, self.read + other.read,
-            self.written + other.written,
+            self.written + other.written, calls,
         )  # fmt: skip
 
     def at(self, kernel: Kernel, sizes: Iterable[Dim]) -> KernelWork:
         """The work of a launch of this kernel with these sizes of its dims."""
         env = {p.name: size for p, size in zip(kernel.dims, sizes, strict=True)}
-        parts = (self.floating, self.integer, self.read, self.written)
-        return KernelWork(*(d.substitute(env) for d in parts))
+        return KernelWork(
+            self.floating.substitute(env), self.integer.substitute(env), self.read.substitute(env),
+            self.written.substitute(env), {fn: n.substitute(env) for fn, n in self.functions.items()},
+        )  # fmt: skip
 
     @property
     def operations(self) -> Dim:
@@ -85,7 +92,7 @@ def work(kernel: Kernel) -> KernelWork | None:
             read += (size if facts.prove_le(size, found) is YES else dmin(size, found)) * b.dtype.bytes
         for b in kernel.outputs:
             written += product(b.shape) * b.dtype.bytes
-        return KernelWork(count.floating, count.integer, read, written)
+        return KernelWork(count.floating, count.integer, read, written, count.functions)
     except (_Unknown, TooLarge, RecursionError):
         return None
 
@@ -98,6 +105,7 @@ class _Count:
     floating: Dim = ZERO
     integer: Dim = ZERO
     read: dict[str, Dim] = field(default_factory=dict)
+    functions: dict[str, Dim] = field(default_factory=dict)
 
     def statements(self, body: Sequence[Stmt], around: _Around) -> None:
         """Count statements inside of these variables."""
@@ -139,6 +147,8 @@ class _Count:
         times = around.times(free)
         if isinstance(e, Call) and e.fn not in _NO_ARITHMETIC:
             self._operation(e.dtype, 2 * times if e.fn == "fma" else times)
+            if e.fn in COSTS and e.dtype.is_float:
+                self.functions[e.fn] = self.functions.get(e.fn, ZERO) + times
         elif isinstance(e, Load):
             self.read[e.buffer] = self.read.get(e.buffer, ZERO) + times
         elif isinstance(e, Reduce):

@@ -30,8 +30,7 @@ LARGEST_TABLE = 4096
 
 def hosted(module: Module, graph: Graph, unit: Callable[[Node], str]) -> tuple[Graph, frozenset[Ref]]:
     """The graph, and its values that are to lie at the host. unit: which one runs a kernel."""
-    read = {r for n in graph.walk() for r in n.inputs[: HOST_READS.get(n.op, 0)]}
-    wanted = _makers_of(read & _of_fed_integers(module, graph), graph)
+    wanted = _makers_of(decided(module, graph), graph)
     names = {v.name for n in graph.walk() for v in n.outputs}
     twins: dict[Ref, Ref] = {}
     nodes: list[Node] = []
@@ -47,6 +46,12 @@ def hosted(module: Module, graph: Graph, unit: Callable[[Node], str]) -> tuple[G
         nodes.append(renamed(n, twins).with_(outputs=outputs))
     inputs = wanted & {v.name for v in graph.inputs}
     return graph.with_(nodes=tuple(nodes)), frozenset({*twins.values(), *inputs})
+
+
+def decided(module: Module, graph: Graph) -> frozenset[Ref]:
+    """What the host reads of fed integers, and makes itself wherever else it is made."""
+    read = {r for n in graph.walk() for r in n.inputs[: HOST_READS.get(n.op, 0)]}
+    return frozenset(read & _of_fed_integers(module, graph))
 
 
 def _reading(n: Node, twins: Mapping[Ref, Ref]) -> Node:

@@ -10,36 +10,80 @@ What crosses is moved once to each unit that reads it, before the outermost loop
 before anything runs. An input lies where it is read, at the CPU if the host or several units read it. What
 a loop carries or a branch gives lies where the body or the first arm makes it. Weights are at every unit that
 reads them. What the host reads of fed integers it makes itself (hosted.py).
+
+A rule that says `auto` leaves its kernels to costs (costs.py), and with them where branches, loops and states
+have their results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import reduce
+from operator import or_
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Graph, Module, Node, Ref, Value
 from smelt.core.ir.units import CALLS, HOST_CALLS, VIEWS
-from smelt.core.machine import CPU
+from smelt.core.machine import ANY_UNIT, CPU
 from smelt.core.passes.cleanup.dce import dce
 from smelt.core.passes.context import Context
-from smelt.core.passes.lowering.hosted import hosted
+from smelt.core.passes.lowering.costs import Choice, chosen
+from smelt.core.passes.lowering.hosted import decided, hosted
+from smelt.core.system import is_auto, system_of, weighing_of
 
-Rules: TypeAlias = Sequence[tuple[str, str]]
+UnitOf: TypeAlias = Callable[[Node], str]
+"""Which unit runs a kernel."""
 
 
 def place(module: Module, ctx: Context) -> Module:
     """The module with a unit for each value. A kernel runs where the first rule of ctx.options.place says
-    whose pattern fits its name or its node's, else on the unit that ctx.machine is of.
+    whose pattern fits its name or its node's, else on the unit that ctx.machine is of. The rule may leave
+    that to costs (docs/units.md).
 
     Raises SmeltError for a unit that there is not and for a name that nothing has; `*` and the like may
-    fit nothing."""
+    fit nothing. For costs that cannot be told, as system_of and point_of do."""
+    _check(module, ctx)
+    if not ctx.units:
+        return module
+    return dce(module.with_(graphs={name: _place(module, g, ctx) for name, g in module.graphs.items()}), ctx)
+
+
+def explain_places(module: Module, ctx: Context) -> tuple[str, ...]:
+    """Why `place` puts kernels where it does: with a rule that leaves some to costs, these; without one there
+    is nothing to explain."""
+    _check(module, ctx)
+    found = (choice_of(module, g, ctx) for g in module.graphs.values())
+    return tuple(line for choice in found if choice is not None for line in choice.reasons())
+
+
+def choice_of(module: Module, graph: Graph, ctx: Context) -> Choice | None:
+    """What costs say of a lowered graph without units, where a rule asks them about one of its calls; else
+    None. Raises as `place`."""
+    if not any(n.op in CALLS and is_auto(_unit(n, ctx)) for n in graph.walk()):
+        return None
+    asked = [weighing_of(unit, ctx.units) for _, unit in ctx.options.place if is_auto(unit)]
+    weighing = reduce(or_, asked)
+    units = {CPU: ctx.units[CPU], **ctx.units}
+
+    def fixed(n: Node) -> str | None:
+        ruled = _unit(n, ctx)
+        return None if is_auto(ruled) else ruled
+
+    system = system_of(units, weighing.figures)
+    twins = decided(module, graph)
+    return chosen(module, graph, system, weighing.sizes, fixed, twins, ctx.options.states)
+
+
+def _check(module: Module, ctx: Context) -> None:
     names = _names(module)
     for pattern, unit in ctx.options.place:
-        if unit not in ctx.units:
-            known = ", ".join(ctx.units)
+        if is_auto(unit):
+            weighing_of(unit, ctx.units)
+        elif unit not in ctx.units:
+            known = ", ".join((*ctx.units, ANY_UNIT))
             raise SmeltError(f"place: '{pattern}={unit}' names no unit of the target, which has {known}")
         if not any(c in pattern for c in "*?[") and pattern not in names:
             from difflib import get_close_matches
@@ -49,9 +93,6 @@ def place(module: Module, ctx: Context) -> Module:
                 f"place: '{pattern}={unit}' names no node and no kernel of '{module.name}'",
                 hint=f"near to it are {near}" if near else "the model calls no kernel",
             )
-    if not ctx.units:
-        return module
-    return dce(module.with_(graphs={name: _place(module, g, ctx) for name, g in module.graphs.items()}), ctx)
 
 
 def _names(module: Module) -> dict[str, None]:
@@ -61,29 +102,40 @@ def _names(module: Module) -> dict[str, None]:
 
 
 def _place(module: Module, graph: Graph, ctx: Context) -> Graph:
-    rules, usual = ctx.options.place, ctx.unit
-    graph, ours = hosted(module, graph, lambda n: _unit(n, rules, usual))
-    units = _Units(graph, rules, usual, ours)
+    choice = choice_of(module, graph, ctx)
+    chosen_units = {} if choice is None else choice.units
+
+    def unit_of(n: Node) -> str:
+        ruled = _unit(n, ctx)
+        return chosen_units[n.outputs[0].name] if is_auto(ruled) else ruled
+
+    graph, ours = hosted(module, graph, unit_of)
+    units = _Units(graph, unit_of, ctx.unit, ours, chosen_units)
     return _Scope(units, None, "", {}).graph(graph, [units.of_input(v) for v in graph.inputs])
 
 
-def _unit(n: Node, rules: Rules, usual: str) -> str:
-    """The unit that runs a kernel; libraries are the host's."""
+def _unit(n: Node, ctx: Context) -> str:
+    """The unit that runs a kernel, or that costs decide; libraries are the host's. Of one unit there is no
+    choice."""
     if n.op in HOST_CALLS:
         return CPU
-    for pattern, unit in rules:
+    for pattern, unit in ctx.options.place:
         if fnmatchcase(str(n.attr("kernel")), pattern) or (n.origin and fnmatchcase(n.origin, pattern)):
-            return unit
-    return usual
+            return ctx.unit if is_auto(unit) and len(ctx.units) == 1 else unit
+    return ctx.unit
 
 
 class _Units:
-    """Where each value of a graph is to lie, before anything is moved. hosted: at the host in any case."""
+    """Where each value of a graph is to lie, before anything is moved. hosted: at the host in any case.
+    given: of results of branches and loops, and of inputs, what costs say."""
 
-    def __init__(self, graph: Graph, rules: Rules, usual: str, hosted: frozenset[Ref]) -> None:
-        self.rules = rules
+    def __init__(
+        self, graph: Graph, unit_of: UnitOf, usual: str, hosted: frozenset[Ref], given: Mapping[Ref, str]
+    ) -> None:
+        self.unit_of = unit_of
         self.usual = usual
         self.hosted = hosted
+        self.given = given
         nodes = list(graph.walk())
         self.maker = {v.name: n for n in nodes for v in n.outputs}
         self.wanted: dict[Ref, dict[str, None]] = {}
@@ -95,7 +147,7 @@ class _Units:
 
     def of_call(self, n: Node) -> str:
         """The unit that runs a kernel."""
-        return CPU if n.outputs[0].name in self.hosted else _unit(n, self.rules, self.usual)
+        return CPU if n.outputs[0].name in self.hosted else self.unit_of(n)
 
     def of_result(self, n: Node, k: int) -> str:
         """Where output k of a node lies."""
@@ -103,6 +155,8 @@ class _Units:
             return self.of_call(n)
         if n.op not in ("if", "loop"):
             return n.unit or self.usual
+        if n.outputs[k].name in self.given:
+            return self.given[n.outputs[k].name]
         ref = self._source(n.regions[0].outputs[k + (n.op == "loop")])
         made = self.maker.get(ref)
         return self.of_result(made, [v.name for v in made.outputs].index(ref)) if made else self.usual
@@ -110,6 +164,8 @@ class _Units:
     def of_input(self, v: Value) -> str:
         """Where an input lies."""
         wanted = self.wanted.get(v.name, {})
+        if v.name in self.given and v.name not in self.hosted:
+            return self.given[v.name]
         return next(iter(wanted)) if len(wanted) == 1 and v.name not in self.hosted else CPU
 
     def _source(self, ref: Ref) -> Ref:

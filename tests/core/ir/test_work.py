@@ -40,6 +40,23 @@ kernel @k(n: dim in 0..*, x: f32[n, 48]) -> (y: f32[n, 48]) {
 }""") == said("n*(48 + 3*48 + 48 + 3*48)", "0", "192*n", "192*n")
 
 
+def test_functions_whose_cost_is_known_are_told_apart() -> None:
+    """How often each is called on floats; sums of work and sizes of a launch go for them, too."""
+    kernel = parse_kernel("""
+kernel @k(n: dim in 0..*, x: f32[n], k: i32[n]) -> (y: f32[n], z: i32[n]) {
+  serial i in n {
+    y[i] = exp(x[i]) / tanh(exp(x[i]) + 1.0:f32)
+    z[i] = div(k[i], 3:i32)
+  }
+}""")
+    one = work(kernel)
+    assert one is not None
+    n = parse_dim("n")
+    assert dict(one.functions) == {"exp": n, "div": n, "tanh": n}
+    both = one + one.at(kernel, [parse_dim("3*m")])
+    assert dict(both.functions) == dict.fromkeys(("exp", "div", "tanh"), parse_dim("3*m + n"))
+
+
 def test_integers_apart_and_moves_not_at_all() -> None:
     assert found("""
 kernel @k(n: dim in 0..*, x: i8[n], w: i8[n], f: f32[n]) -> (y: i32[n], z: f32[n]) {

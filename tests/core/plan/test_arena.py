@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smelt.core.dim import Dim, Facts, ceildiv, sym, to_dim
+from smelt.core.ir.analysis.samples import sample_points
 from smelt.core.ir.graph import Symbol
-from smelt.core.plan.arena import Arena, OrderedSizes, put, sample_points
+from smelt.core.plan.arena import Arena, OrderedSizes, put
 from smelt.core.plan.lifetime import ALIGNMENT, Storage
 
 SYMBOLS = (Symbol("n", 0), Symbol("h", 1, 64), Symbol("s", 0, 512, 8))
