@@ -92,6 +92,14 @@ def convolution(c: int, size: int, m: int, k: int, group: int = 1, width: int = 
     return Model(f"({shape}) => ({y}) {{ y = Conv<group = {group}, pads = [{pads}]>(x, w) }}", {"N": 1})
 
 
+def inner_convolution(c: int, size: int) -> Model:
+    """3 x 3 taps on c channels, which come last before and after it as they do within a model."""
+    shape = f"float[N,{size},{size},{c}]"
+    turned = "p = Transpose<perm = [0, 3, 1, 2]>(x) q = Conv<pads = [1, 1, 1, 1]>(p, w)"
+    head = f"({shape} x, float[{c},{c},3,3] w) => ({shape} y)"
+    return Model(f"{head} {{ {turned} y = Transpose<perm = [0, 2, 3, 1]>(q) }}", {"N": 1})
+
+
 def upward(c: int, size: int, m: int) -> Model:
     """A transposed convolution of 4 x 4 taps and stride 2."""
     text = f"(float[N,{c},{size},{size}] x, float[{c},{m},4,4] w) => (float[N,{m},{2 * size},{2 * size}] y)"
@@ -200,13 +208,13 @@ CHOICES = (
     Choice("MOST_TILE", (reduction,), (2, 4, 16), DEPTHWISE),
     Choice("WIDE_TILE", (reduction,), (2, 3, 6, 8), DEPTHWISE),
     Choice("UNROLL_TAPS", (reduction,), (0, 9, 25), DEPTHWISE),
-    Choice("TILE_OF_TWO", (winograd,), (1, 1 << 30), tuple(
-        convolution(c, s, c, 3) for c, s in ((16, 56), (32, 56), (256, 14)))),
-    Choice("TILE_OF_FOUR", (winograd,), (1, 1 << 30), tuple(
-        convolution(c, s, c, 3) for c, s in ((16, 56), (32, 56), (32, 160), (64, 56)))),
-    Choice("MOST_TRANSFORMED_WEIGHT", (winograd,), (0, 1 << 30), (
-        convolution(128, 28, 128, 3), convolution(256, 28, 256, 3), convolution(512, 7, 512, 3))),
-    Choice("MOST_TILE_ELEMENTS", (winograd,), (16, 216), (convolution(64, 56, 64, 3),)),
+    Choice("TILE_OF_TWO", (winograd,), (1, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
+        (16, 160), (32, 160), (288, 14)))),
+    Choice("TILE_OF_FOUR", (winograd,), (1, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
+        (16, 80), (32, 160), (64, 56), (64, 160)))),
+    Choice("MOST_TRANSFORMED_WEIGHT", (winograd,), (0, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
+        (128, 28), (256, 28), (512, 7)))),
+    Choice("MOST_TILE_ELEMENTS", (winograd,), (16, 216), (inner_convolution(64, 56),)),
     Choice("BLOCK_ROWS", (machine,), (12, 24, 96), ROW_PRODUCTS),
     # whether it is one kernel or two
     Choice("NARROW", (fusion_rules,), (0,), (attention(12, 512),)),

@@ -22,7 +22,7 @@ from smelt.core.passes.rewriting.editor import Editor
 from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
 
 FILTER_TAPS = 3
-TILE_OF_TWO, TILE_OF_FOUR = 20, 45
+TILE_OF_TWO, TILE_OF_FOUR = 20, 35
 """What each element of a transformed tile of 2 or 4 outputs on an axis costs beside its products, in
 multiply-adds: it is computed from others, written and read, beyond the second-level cache
 (benchmarks/results/choices.md)."""
