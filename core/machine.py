@@ -96,6 +96,8 @@ class Machine:
     cache_bytes: private L1 and L2 in bytes. masked: masked vector loads and stores are cheap.
     instructions: the rows that sum products here; what has no row is computed element by element.
     costs: what scalar functions take; those of COSTS where nobody has measured others.
+    panel_bits: the width of a panel of packed weights, the same on machines that read the same ones; 0: that
+    of the tiles that are fastest here.
     residency, operations, bandwidth: what a core holds, and arithmetic operations and bytes of memory in a
     second of all cores; None: nobody knows. Estimates read them (estimate.py), no schedule does.
     figures: what placement takes it for; None: nobody has measured it.
@@ -115,6 +117,7 @@ class Machine:
     cache_bytes: tuple[int, int] = (32 * 1024, 512 * 1024)
     cores: int = 4
     costs: Mapping[str, int] = field(default_factory=lambda: COSTS, hash=False)
+    panel_bits: int = 0
     residency: Residency | None = None
     operations: float | None = None
     bandwidth: float | None = None

@@ -17,6 +17,7 @@ from typing import Any
 
 from smelt.core.diag import SmeltError
 from smelt.core.lazily import only
+from smelt.core.spread import by_forks
 from smelt.core.staging import Staging
 from smelt.limits import CONFINE, Limits, apply, apply_to_system, out_of_memory
 from smelt.request import OnProgress, Request
@@ -131,7 +132,7 @@ def _compile(request: Request, progress: OnProgress, scratch: Path) -> dict[str,
     note = _prepared(request, scratch)
     with Staging(request.output) as stage:
         _begin(request, scratch, stage)
-        make = package_into if request.portable else compile_into
+        make = package_into if request.portable else partial(compile_into, spread=by_forks)
         stage.seal(make(stage, request, progress))
     return {"ok": True, "folder": stage.path.name, "note": note}
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,11 +24,13 @@ from smelt.core.ir.store import pack_weights
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import CPU, Machine
 from smelt.core.naming import Names, name_from
+from smelt.core.passes.context import asked
 from smelt.core.plan.link import Arranged, Linked, link
 from smelt.core.plan.program import HostProgram
 from smelt.core.plan.room import with_room
 from smelt.core.plan.state import StateUse, with_state
 from smelt.core.plan.weights import physical
+from smelt.core.spread import Spread, serially
 from smelt.core.staging import Staging
 from smelt.core.sums import NO_SUMS, weight_sums
 from smelt.described import described
@@ -48,6 +50,10 @@ from smelt.targets.toolchain import (
     runtime_dir,
 )
 from smelt.work import linked_work
+
+SHARED_PANEL_BITS = 512
+"""The width of a panel of weights that processors with vectors of different widths share: a line of their
+caches, which is the widest vector. What it costs stands in benchmarks/results/levels.md."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +110,17 @@ def lower(
     if request.state:
         begun = _with_room(request, begun)
     made: list[Finished] = []
-    for level, own, unit in reversed(_variants(request, spec, default)):
-        made.insert(0, _finished(request, begun, level, own, unit, progress))
+    variants = _variants(request, spec, default)
+    heads = {_alike(own, unit): (level, own, unit) for level, own, unit in reversed(variants)}
+    if len(heads) > 1 and all(c.place <= PORTABLE for c in begun.values()):
+        progress("optimise")
+        begun = {name: c.portable() for name, c in begun.items()}
+    lowered: dict[Hashable, Mapping[str, Compilation]] = {}
+    for level, own, unit in reversed(variants):
+        alike = _alike(own, unit)
+        if alike not in lowered:
+            lowered[alike] = _lowered(request, begun, *heads[alike], progress)
+        made.insert(0, _finished(request, lowered[alike], level, own, unit, progress))
     progress("plan")  # the first variant was made last: its dumps are those that are kept
     linked = link([(v.processor, _arranged(request, v.done)) for v in made])
     before = tuple(c.unscheduled for v in made for c in v.done.values())
@@ -117,21 +132,33 @@ def _variants(
 ) -> list[tuple[TargetSpec, dict[str, Machine], str]]:
     """The processor, the machines and the unit of the kernels of each variant, the best first: one for all
     devices, or one for each, and then those for the CPU alone. Raises SmeltError."""
-    least, option = spec.levels()[-1], "choose" if request.choose else "fallback"
-    alone: list[tuple[TargetSpec, dict[str, Machine], str]]
-    alone = [(level, dict(machines(level)), CPU) for level in spec.levels()]
+    levels, option = spec.levels(), "choose" if request.choose else "fallback"
+    alone = [(level, _machines(level, len(levels) > 1), CPU) for level in levels]
     if default == CPU:
         if request.choose or request.fallback:
             raise SmeltError(
                 f"{option}: the target has no unit besides the CPU", hint=f"leave --{option} out"
             )
         return alone
-    units = dict(machines(least))
+    least, units = levels[-1], _machines(levels[-1], len(levels) > 1)
     if not request.choose:
         return [(least, units, default), *(alone if request.fallback else [])]
     if request.place:
         raise SmeltError("choose: one device gets all kernels", hint="leave --place or --choose out")
     return [*((least, {CPU: units[CPU], d: units[d]}, d) for d in spec.devices), *alone]
+
+
+def _machines(level: TargetSpec, several: bool) -> dict[str, Machine]:
+    """The machines of a processor and of its devices. several: the weights are those of others too."""
+    own = dict(machines(level))
+    if several:
+        own[CPU] = replace(own[CPU], panel_bits=SHARED_PANEL_BITS)
+    return own
+
+
+def _alike(units: Mapping[str, Machine], unit: str) -> Hashable:
+    """What is equal for variants that are the same up to the schedule."""
+    return unit, tuple((name, asked(machine)) for name, machine in units.items())
 
 
 @dataclass(frozen=True)
@@ -144,16 +171,16 @@ class Finished:
     done: Mapping[str, Compilation]
 
 
-def _finished(
+def _lowered(
     request: Request,
     begun: Mapping[str, Compilation],
     level: TargetSpec,
     units: Mapping[str, Machine],
     unit: str,
     progress: OnProgress,
-) -> Finished:
-    """The compiles of the entries for one processor, finished, with kernels at this unit unless placed
-    elsewhere. Raises SmeltError where a processor or a device has already had a say."""
+) -> dict[str, Compilation]:
+    """The compiles of the entries for one processor up to the schedule, with kernels at this unit unless
+    placed elsewhere. Raises SmeltError where a processor or a device has already had a say."""
     spec = parse_target(request.target)
     alone = unit == CPU and bool(spec.devices)
     if (alone or spec.better or request.choose) and any(c.place > PORTABLE for c in begun.values()):
@@ -165,7 +192,26 @@ def _finished(
         with errors_about(name if request.entries else ""):
             own = replace(c.request, place=()) if alone else c.request
             own = replace(own, target=str(level)) if spec.better else own  # a dump is of one variant
-            done[name] = replace(c, request=own, halved=dict(c.halved)).finished(units, unit, progress)
+            own_tables = replace(c, request=own, halved=dict(c.halved), work=dict(c.work))
+            done[name] = own_tables.lowered(units, unit, progress)
+    return done
+
+
+def _finished(
+    request: Request,
+    lowered: Mapping[str, Compilation],
+    level: TargetSpec,
+    units: Mapping[str, Machine],
+    unit: str,
+    progress: OnProgress,
+) -> Finished:
+    """The compiles of the entries for one processor, scheduled."""
+    several = bool(parse_target(request.target).better)
+    done = {}
+    for name, c in lowered.items():
+        with errors_about(name if request.entries else ""):
+            own = replace(c.request, target=str(level)) if several else c.request
+            done[name] = replace(c, request=own).scheduled(units, unit, progress)
     return Finished(level.processor, units[unit], done)
 
 
@@ -206,9 +252,11 @@ def compile_here(request: Request, progress: OnProgress = lambda stage: None) ->
         return stage.commit(compile_into(stage, request, progress))
 
 
-def compile_into(stage: Staging, request: Request, progress: OnProgress) -> dict[str, Any]:
-    """Compile in this process and write the bundle's files into the folder of `stage`; its manifest. Raises
-    SmeltError."""
+def compile_into(
+    stage: Staging, request: Request, progress: OnProgress, spread: Spread = serially
+) -> dict[str, Any]:
+    """Compile in this process and write the bundle's files into the folder of `stage`; its manifest. spread:
+    computes the code of kernels. Raises SmeltError."""
     begun = None
     if is_dump(request.source):  # which says what it is for
         progress("read")
@@ -218,7 +266,7 @@ def compile_into(stage: Staging, request: Request, progress: OnProgress) -> dict
         # the first time for a platform its libc is built, which takes as long as a compile: beside it
         prepared = background.submit(prepare, parse_target(request.target))
         lowered = lower(request, progress, begun)
-        return _write(request, lowered, stage.path, progress, prepared, background)
+        return _write(request, lowered, stage.path, progress, prepared, background, spread)
 
 
 def package_into(stage: Staging, request: Request, progress: OnProgress) -> dict[str, Any]:
@@ -293,6 +341,7 @@ def _write(
     progress: OnProgress,
     prepared: Future[None],
     background: ThreadPoolExecutor,
+    spread: Spread,
 ) -> dict[str, Any]:
     from smelt import __version__
 
@@ -321,6 +370,7 @@ def _write(
         weights_sha256=bytes.fromhex(digest) if digest else bytes(32),
         weights_sums=sums,
         devices=devices(spec),
+        spread=spread,
     )
     progress("link")
     prepared.result()

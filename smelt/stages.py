@@ -157,21 +157,35 @@ class Compilation:
         verify(module, "graph")
         return replace(self, module=module, place=PORTABLE)
 
+    def lowered(
+        self, units: Mapping[str, Machine], default: str, progress: Callable[[str], None]
+    ) -> Compilation:
+        """The compile after those PASSES that come before the schedule. Machines of which `asked` says the
+        same get the same."""
+        end = len(PIPELINE)
+        if self.place > end:
+            return self
+        progress("optimise")
+        module = run_pipeline(self.module, PASSES[self.place : end], self.context(units, default))
+        verify(module, "lowered")  # 1 to 3 % of a compile; a size read too early would be a wrong answer
+        self._count_work(module)
+        return replace(self, module=module, place=end)
+
     def finished(
         self, units: Mapping[str, Machine], default: str, progress: Callable[[str], None]
     ) -> Compilation:
         """The compile after all remaining PASSES."""
-        context, end = self.context(units, default), len(PIPELINE)
-        progress("optimise")
-        module = run_pipeline(self.module, PASSES[self.place : end], context)
-        if self.place <= end:
-            verify(module, "lowered")  # 1 to 3 % of a compile; a size read too early would be a wrong answer
-            self._count_work(module)
+        return self.lowered(units, default, progress).scheduled(units, default, progress)
+
+    def scheduled(
+        self, units: Mapping[str, Machine], default: str, progress: Callable[[str], None]
+    ) -> Compilation:
+        """The compile after the PASSES from the schedule on."""
         progress("schedule")
-        before = module if self.request.describe and self.place < len(PASSES) else None
+        before = self.module if self.request.describe and self.place < len(PASSES) else None
         # SMELT_DEBUG stops here: the verifier cannot prove all that schedules make
-        context = context.with_(verify=False)
-        module = run_pipeline(module, PASSES[max(self.place, end) :], context)
+        context = self.context(units, default).with_(verify=False)
+        module = run_pipeline(self.module, PASSES[self.place :], context)
         return replace(self, module=module, place=len(PASSES), unscheduled=before)
 
 

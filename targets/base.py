@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
 from smelt.core.plan.link import Linked
+from smelt.core.spread import Spread, serially
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.platform import TargetSpec
 
@@ -109,8 +110,10 @@ class Target(Unit, Protocol):
         weights_sha256: bytes,
         weights_sums: Sums = NO_SUMS,
         devices: Mapping[str, DeviceUnit],
+        spread: Spread = serially,
     ) -> Artifact:
         """The code of a linked library. name: the model's, for messages; prefix: that of its functions and
         files (naming.py). threads: the default number. keep_subnormals: of floats, in kernels. devices:
-        those that linked.units names. Raises SmeltError(kind='unsupported') naming the kernel."""
+        those that linked.units names. spread: computes the code of kernels. Raises
+        SmeltError(kind='unsupported') naming the kernel."""
         ...

@@ -190,19 +190,16 @@ _ROWS = (
 )
 PLATFORMS: Mapping[str, Platform] = MappingProxyType({row.name: row for row in _ROWS})
 
-_ANY_X86 = ("x86-64-v2", "x86-64-v3", "x86-64-v4-vnni")
-_ANY_ARM64 = ("cortex-a53", "cortex-a76", "cortex-a76-i8mm")
-# Short names -> (platform, cpus); none: the row's own.
+_X86 = ("x86-64-v2", "x86-64-v3", "x86-64-v4-vnni")
+_ARM64 = ("cortex-a53", "cortex-a76", "cortex-a76-i8mm")
+# Short names -> (platform, cpus that cover most machines where no device does the work); none: the row's.
 ALIASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "x86": ("x86_64-linux", ()),
-        "x86-any": ("x86_64-linux", _ANY_X86),
-        "arm64": ("aarch64-linux", ()),
-        "arm64-any": ("aarch64-linux", _ANY_ARM64),
+        "x86": ("x86_64-linux", _X86),
+        "arm64": ("aarch64-linux", _ARM64),
         "armv7": ("armv7-linux", ()),
         "riscv64": ("riscv64-linux", ()),
-        "android": ("aarch64-android", ()),
-        "android-any": ("aarch64-android", _ANY_ARM64),
+        "android": ("aarch64-android", _ARM64),
     }
 )
 CHOICES: Mapping[str, str] = MappingProxyType({"android": "aarch64-android+opencl+vulkan"})
@@ -282,7 +279,8 @@ def host_platform_name() -> str | None:
 
 def parse_target(text: str, ask: bool = True) -> TargetSpec:
     """'<platform or alias or host>[:cpu...][+device[:chip...]...]' or a board -> TargetSpec. Of several cpus
-    the code has a variant for each, of which the last that fits the processor is run. ask: LLVM, for the
+    the code has a variant for each, of which the last that fits the processor is run. An alias without cpus
+    and devices names several, a platform its own one. ask: LLVM, for the
     name and features of this machine's processor; who only wants to know whether there is such a target need
     not load it.
 
@@ -305,11 +303,12 @@ def parse_target(text: str, ask: bool = True) -> TargetSpec:
             raise _unknown(f"target {text!r}: there is no device {device!r}, only {', '.join(DEVICES)}")
     if name == "host":
         return _best_last([replace(_host(cpu, devices, ask), chips=chips) for cpu in cpus or [None]])
-    platform_name, own = ALIASES.get(name, (name, ()))
+    platform_name, several = ALIASES.get(name, (name, ()))
     row = PLATFORMS.get(platform_name)
     if row is None:
         raise _unknown(f"target {text!r}: there is no platform {name!r}")
-    return _best_last([replace(_spec(row, cpu, devices), chips=chips) for cpu in cpus or own or [None]])
+    own = cpus or (() if devices else several) or [None]
+    return _best_last([replace(_spec(row, cpu, devices), chips=chips) for cpu in own])
 
 
 def _best_last(specs: Sequence[TargetSpec]) -> TargetSpec:

@@ -129,7 +129,7 @@ ON_ARM = ("silero_vad_v6.2.3", "onnx_asr_nemo128_stft", "greedy_gru_loop", "llam
 def test_agrees_on_arm(name: str, tmp_path: Path) -> None:
     model = model_named(name)
     path = model.path()
-    bundle = compiled(model, tmp_path, "arm64")
+    bundle = compiled(model, tmp_path, "aarch64-linux")
     feeds = model.feeds(model.sizes[0])
     try:
         with running(bundle) as runner:

@@ -108,7 +108,7 @@ def test_two_compiles_and_two_hash_seeds_give_the_same_bytes(tmp_path: Path) -> 
     for n, seed in enumerate(("0", "1", "1")):
         code = (
             "import sys; from smelt.compiler import *; "
-            "print(compile_here(Request(source=sys.argv[1], target='x86', output=sys.argv[2])).digest)"
+            "print(compile_here(Request(sys.argv[1], target='x86:x86-64-v3', output=sys.argv[2])).digest)"
         )
         done = subprocess.run(
             [sys.executable, "-c", code, str(path), str(tmp_path / f"b{n}")],

@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from smelt.core.dim import Dim, DimLike, Facts, sym
-from smelt.core.dtype import DType
+from smelt.core.dtype import DType, i32
 from smelt.core.ir.kernel import Bound, Call, Const, Expr, Kernel, Load, Loop, LoopNode, Stmt, Store
 from smelt.core.ir.text_parse import parse_kernel
 from smelt.core.machine import Instruction, Machine
@@ -62,6 +62,16 @@ def meaning(row: Instruction) -> RowMeaning:
     for x in summed:
         depth *= x.extent.const
     return RowMeaning(kernel, loops, store, left, right, depth, rows, extents[-1], row.lanes is not None)
+
+
+def depths(machine: Machine) -> Mapping[tuple[DType, DType], int]:
+    """The types of two factors of bytes -> how many of their products an instruction sums at least, of those
+    that sum several at once."""
+    found: dict[tuple[DType, DType], int] = {}
+    for row in map(meaning, machine.instructions):
+        if row.depth > 1 and row.types[2] == i32:
+            found[row.types[:2]] = min(row.depth, found.get(row.types[:2], row.depth))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from smelt.core.ir.graph import Module
+from smelt.core.ir.instructions import depths
 from smelt.core.machine import Machine
 
 
@@ -35,6 +36,15 @@ class Options:
     place: tuple[tuple[str, str], ...] = ()
     states: tuple[tuple[str | None, str | None], ...] = ()
     flush: bool = False
+
+
+def asked(machine: Machine) -> Hashable:
+    """All that passes before the schedule may learn of a machine: what is equal for two, gets one module."""
+    vectors, costs = machine.vector_bits > 0, frozenset(machine.costs.items())
+    return (
+        vectors, machine.max_lanes, machine.cores, machine.cache_bytes, costs,
+        frozenset(depths(machine).items()),
+    )  # fmt: skip
 
 
 Hook: TypeAlias = Callable[[Module, str, Module], None]

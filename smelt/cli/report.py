@@ -118,10 +118,12 @@ def report_text(s: ModelReport, device: str | None) -> str:
     where = device_for(str(m["platform"]), device)
     dims = [f"  {d['name']}: {_range(d)}  ({d['origin']})" for d in m["symbols"]]
     kernels = sum(k["launches"] for k in m["kernels"])
+    several = ", ".join(dict.fromkeys(v["processor"] for v in m["variants"]))
     lines = [
         colour(f"{m['model']['name']} on {s.bundle.target}", "bold"),
         f"  model    {s.model} (sha256 {m['model']['sha256'][:16]})",
-        f"  bundle   {s.bundle.path}, compiled in {s.compile_seconds:.1f} s for {m['cpu']} ({m['machine']})",
+        f"  bundle   {s.bundle.path}, compiled in {s.compile_seconds:.1f} s for "
+        + (several or f"{m['cpu']} ({m['machine']})"),
         f"  kernels  {len(m['kernels'])}, launched {kernels} times",
         f"  device   {s.validation.device or where.name}: {describe(where)}",
         *([f"  units    no {', '.join(m['devices'])} there: the CPU ran its own code"] if _by_cpu(s) else []),

@@ -23,6 +23,7 @@ Binding: TypeAlias = "int | Value | Lanes"
 Env: TypeAlias = "dict[str, Binding]"
 Number: TypeAlias = "int | Value"
 ScaledValue: TypeAlias = "tuple[int, Value]"
+Split: TypeAlias = "tuple[int, int, list[ScaledValue]]"
 
 
 def varies(dim: Dim, env: Env) -> bool:
@@ -291,7 +292,7 @@ class Indexer:
         step, const, parts = split
         return step, self.total(const, parts)
 
-    def split(self, dim: Dim, env: Env) -> tuple[int, int, list[ScaledValue]] | None:
+    def split(self, dim: Dim, env: Env) -> Split | None:
         """(step, constant, parts) with dim == constant + sum(parts) + step*lane; None when not affine."""
         step, const = 0, 0
         parts: list[ScaledValue] = []
@@ -308,9 +309,14 @@ class Indexer:
                         continue
                     if isinstance(bound, Value) and bound.lanes:
                         return None
-                elif any(_atom_varies(d, env) for d in _operands(atom)):
-                    return None
-                n = self.atom(atom, env)
+                if any(_atom_varies(d, env) for d in _operands(atom)):
+                    block = self._within_block(atom, env)
+                    if block is None or (block[0] and (len(mono) > 1 or power > 1)):
+                        return None
+                    step += coef * block[0]
+                    n = self.total(*block[1:])
+                else:
+                    n = self.atom(atom, env)
                 if isinstance(n, int):
                     coef *= n**power
                 else:
@@ -325,6 +331,23 @@ class Indexer:
             else:
                 const += coef
         return step, const, parts
+
+    def _within_block(self, atom: Atom, env: Env) -> Split | None:
+        """As `split`, of a quotient or a remainder whose operand differs between lanes that all lie in one
+        block of the divisor: the quotient does not differ, the remainder steps as the operand does."""
+        if not isinstance(atom, FloorDiv | Mod):
+            return None
+        size, found = atom.b.const_or_none, self.split(atom.a, env)
+        if size is None or size < 1 or found is None:
+            return None
+        step, const, parts = found
+        lanes = max(v.count for name in atom.a.symbols if isinstance(v := env[name], Lanes))
+        last = const % size + step * (lanes - 1)
+        if not 0 <= last < size or any(c % size for c, _ in parts):
+            return None
+        if isinstance(atom, Mod):
+            return step, const % size, []
+        return 0, const // size, [(c // size, v) for c, v in parts]
 
     def lane(self, env: Env, i: int) -> Env:
         """The environment that lane i sees."""

@@ -164,7 +164,7 @@ class _Operands:
         count = self.height if rows else self.want.columns
         start = code.env[across]
         assert isinstance(start, int)
-        if not e.guard and not rows and self._dense(e, across, var, depth):
+        if not e.guard and not rows and self._dense(e, Lanes(start, count), across, var):
             m = code.memory[e.buffer]
             with code.bind({var: 0}, 0):
                 return code.read_raw(m, code.pointer(m, e.index), f"i{8 * depth}", count)
@@ -175,11 +175,14 @@ class _Operands:
         missing = (self.want.rows if rows else count) - count
         return code.b.vector([*words, *[code.b.integer(0, f"i{8 * depth}")] * missing])
 
-    def _dense(self, e: Load, across: str, var: str, depth: int) -> bool:
+    def _dense(self, e: Load, across: Lanes, axis: str, var: str) -> bool:
         """Whether neighbours across lie one word apart."""
-        flat = self.code.flat(self.code.memory[e.buffer].buffer, e.index)
-        steps = [flat.linear(v) for v in (across, var)]
-        return [None if s is None else s[0] for s in steps] == [depth, 1]
+        code = self.code
+        flat = code.flat(code.memory[e.buffer].buffer, e.index)
+        step = flat.linear(var)
+        with code.bind({axis: across, var: 0}, across.count):
+            found = code.index.split(flat, code.env)
+        return step is not None and step[0] == 1 and found is not None and found[0] == self.want.depth
 
 
 # ---------------------------------------------------------------- the code of each row
@@ -193,7 +196,7 @@ def _vpdpbusd(s: Scalars, a: Value, b: Value, c: Value) -> Value:
     return s.b.call(f"llvm.x86.avx512.vpdpbusd.{32 * c.lanes}", "i32", c.lanes, c, s.b.splat(a, c.lanes), b)
 
 
-_PAIRS = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
+_PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 
 
 def _vpmaddwd(s: Scalars, a: Value, b: Value, c: Value) -> Value:

@@ -90,7 +90,8 @@ def _x86(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
     if middle:
         machine = replace(_AVX2, instructions=x86.rows(8, there))
         return Cpu(triple, cpu, machine, text, half="f16c" in there)
-    return Cpu(triple, cpu, _SSE4, text, half=False, rounding=cpu != "x86-64")
+    machine = replace(_SSE4, instructions=x86.rows(4, there))
+    return Cpu(triple, cpu, machine, text, half=False, rounding=cpu != "x86-64")
 
 
 def _aarch64(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:

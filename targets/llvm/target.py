@@ -11,6 +11,7 @@ from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
 from smelt.core.plan.link import Linked
 from smelt.core.plan.program import Entry
+from smelt.core.spread import Spread, serially
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.base import Artifact, DeviceCode, DeviceUnit
 from smelt.targets.cpu_features import required
@@ -25,6 +26,12 @@ from smelt.targets.toolchain import join_objects
 BATCH = 1 << 18
 """Characters of text that LLVM compiles at a time, each of which takes some 40 bytes of memory; a kernel is
 never split. A small model fits with its host program: one object, which needs no linker."""
+
+KERNELS, BATCHES = 256, 64
+"""Kernels and batches that are shared out at a time, which bounds the text that is held."""
+
+FORK_KERNELS = 8
+"""Kernels whose text takes longer than a fork does."""
 
 LONG_HOST = 1 << 20
 """Characters of the host program's text (some 370 per launch) from which on it is not optimised: 10,000
@@ -63,14 +70,17 @@ class LlvmTarget:
         weights_sha256: bytes,
         weights_sums: Sums = NO_SUMS,
         devices: Mapping[str, DeviceUnit],
+        spread: Spread = serially,
     ) -> Artifact:
         """One object for the platform. Raises SmeltError(internal) naming the kernel LLVM refuses."""
         levels = {level.processor: level for level in spec.levels()}
         cpu, cpus = cpu_of(spec), {name: cpu_of(level) for name, level in levels.items()}
 
-        def texts(processor: str) -> Iterator[IrText]:
-            own = (k for k in _used(linked, 0) if linked.processors[k] == processor)
-            return (emit_kernel(linked.kernels[k], cpus[processor]) for k in own)
+        def texts(processor: str, spread: Spread = serially) -> Iterator[IrText]:
+            own = [linked.kernels[k] for k in _used(linked, 0) if linked.processors[k] == processor]
+            for first in range(0, len(own), KERNELS):
+                part = own[first : first + KERNELS]
+                yield from spread(lambda k: emit_kernel(k, cpus[processor]), part, FORK_KERNELS)
 
         codes = [
             devices[unit].emit([linked.kernels[k] for k in _used(linked, number)], spec)
@@ -91,13 +101,15 @@ class LlvmTarget:
         functions = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names if n}
         others = {n: text for n, text in functions.items() if names[n]}
         beside = IrText(host.functions, {**host.declared, **others})
-        batches = ((cpus[name], batch) for name in levels for batch in _batches(texts(name)))
+        batches = ((cpus[name], batch) for name in levels for batch in _batches(texts(name, spread)))
         first = list(islice(batches, 2))
         size = sum(t.size for t in (*(batch for _, batch in first), host))
         if len(levels) == 1 and len(first) < 2 and size <= BATCH and host.size < LONG_HOST:
             objects = [_object(merged((*(batch for _, batch in first), beside)), cpu, name)]
         else:
-            objects = [_object(t, own, name) for own, t in chain(first, batches)]
+            objects, rest = [], chain(first, batches)
+            while part := list(islice(rest, BATCHES)):
+                objects += spread(lambda batch: _object(batch[1], batch[0], name), part)
             calls = IrText(host.functions, {**host.declared, **functions})
             objects.append(_object(calls, cpu, name, opt=2 if calls.size < LONG_HOST else 0))
         code = join_objects([*objects, *(o for c in codes for o in c.objects)])

@@ -153,7 +153,7 @@ def test_a_bundle_for_other_processors_is_refused_before_its_code_runs(tmp_path:
     """With the emulators that the cross tests use: SIGILL was what these gave."""
     source = attacks.bundles()[0].parent / "0.onnx"
     cases = [
-        ("x86", ("qemu-x86_64-static", "-cpu", "Nehalem"), "avx2"),
+        ("x86_64-linux", ("qemu-x86_64-static", "-cpu", "Nehalem"), "avx2"),
         ("arm64:cortex-a76", ("qemu-aarch64-static", "-cpu", "cortex-a53"), "dotprod"),
     ]
     need_qemu(*(c[1][0] for c in cases))

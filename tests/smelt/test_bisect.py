@@ -149,7 +149,7 @@ def test_in_half_precision(tmp_path: Path) -> None:
 
 def test_on_an_emulated_device(tmp_path: Path, small: Path) -> None:
     need_emulator("arm64")
-    assert planted(tmp_path, small, "mm0", "x:1x3x5x7", "--target", "arm64")["node"] == "mm0"
+    assert planted(tmp_path, small, "mm0", "x:1x3x5x7", "--target", "aarch64-linux")["node"] == "mm0"
 
 
 def test_inside_a_loop(tmp_path: Path) -> None:

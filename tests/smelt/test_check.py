@@ -114,7 +114,7 @@ def test_compile_hands_the_dims_on(broken: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--dim", "n=1..64"), ("--dim", "n=7", "-O0"), ("--fp16", "--target", "arm64")], ids=str
+    "words", [(), ("--dim", "n=1..64"), ("--dim", "n=7", "-O0"), ("--fp16", "--target", "armv7")], ids=str
 )
 def test_memory_is_what_the_bundle_says(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]

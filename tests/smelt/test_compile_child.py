@@ -303,7 +303,8 @@ def test_a_cache_folder_that_takes_no_file_stops_no_compile(model: Path, tmp_pat
     (tmp_path / "a file").write_text("mine")
     kept = str(tmp_path / "a file" / "cache")
     line = [sys.executable, "-m", "smelt.cli", "compile", str(model), "-o", str(tmp_path / "out"), "--json"]
-    line += ["--target", "android"]  # nothing is kept for it that takes half a minute, as a static libc does
+    # nothing is kept for it that takes half a minute, as a static libc does
+    line += ["--target", "aarch64-android"]
     done = subprocess.run(line, env={**os.environ, "SMELT_CACHE": kept}, capture_output=True, text=True)
     assert done.returncode == 0 and json.loads(done.stdout)["ok"], done.stderr
     assert done.stderr.count("smelt compile: warning: compiled without the cache folder") == 1, done.stderr

@@ -48,7 +48,7 @@ def spoilt(bundle: Bundle, kernel: str) -> Bundle:
     return read_bundle(bundle.path)
 
 
-@pytest.mark.parametrize("target", ["host", "arm64"])
+@pytest.mark.parametrize("target", ["host", "aarch64-linux"])
 def test_a_kernel_that_faults(tmp_path: Path, target: str) -> None:
     need_emulator(target)
     bundle = spoilt(smelt.compile(front_models.small(), target, output=tmp_path / "out"), "conv_relu")

@@ -49,7 +49,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, 
     return code, found.out, found.err
 
 
-@pytest.mark.parametrize("target", ["x86", "arm64", "x86+opencl", "x86+vulkan", "x86+cuda:sm_87"])
+@pytest.mark.parametrize(
+    "target", ["x86_64-linux", "aarch64-linux", "x86+opencl", "x86+vulkan", "x86+cuda:sm_87"]
+)
 def test_a_product_on_every_unit(model: Path, target: str) -> None:
     """The work is the model's whatever the schedule; what a group takes is within the machine's limits."""
     (row,) = described(model, target)
@@ -103,7 +105,8 @@ def test_drivers_that_choose_registers_leave_them_unknown(model: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "word"),
     [
-        ("x86", ".globl"), ("arm64", ".globl"), ("x86+opencl", "__kernel"), ("x86+cuda", ".entry"),
+        ("x86_64-linux", ".globl"), ("aarch64-linux", ".globl"), ("x86+opencl", "__kernel"),
+        ("x86+cuda", ".entry"),
         pytest.param(
             "x86+vulkan", "OpEntryPoint",
             marks=pytest.mark.skipif(program_path("spirv-dis") is None, reason="apt install spirv-tools"),
@@ -120,7 +123,7 @@ def test_code_is_shown_on_demand(model: Path, target: str, word: str) -> None:
 
 def test_a_name_that_no_kernel_has(model: Path) -> None:
     with pytest.raises(SmeltError, match="no kernel is called 'nosuch'") as e:
-        described(model, "x86", listings=("nosuch",))
+        described(model, "x86_64-linux", listings=("nosuch",))
     assert "matmul" in str(e.value.hint)
 
 
@@ -128,8 +131,8 @@ def test_entries_share_kernels_and_their_work(model: Path, tmp_path: Path) -> No
     """Two entries with equal kernels launch one kernel at two places; one of another width has its own."""
     other = tmp_path / "wide.onnx"
     onnx.save(product(32), other)
-    (alone,) = described(model, "x86")
-    rows = described({"a": model, "b": model, "c": other}, "x86")
+    (alone,) = described(model, "x86_64-linux")
+    rows = described({"a": model, "b": model, "c": other}, "x86_64-linux")
     written = sorted(parse_dim(r["work"]["written"]).evaluate({"batch": 1, "seq": 1}) for r in rows)
     assert written == [4 * 32, 2 * parse_dim(alone["work"]["written"]).evaluate({"batch": 1, "seq": 1})]
 
@@ -146,7 +149,7 @@ def test_launches_add_up(tmp_path: Path) -> None:
     graph = helper.make_graph(nodes, "twice", [x], outs)
     path = tmp_path / "twice.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    rows = described(path, "x86")
+    rows = described(path, "x86_64-linux")
     total = sum((parse_dim(r["work"]["written"]) for r in rows), parse_dim("0"))
     assert total.evaluate({"n": 7}) >= 4 * 7 + 8 * 7
 
@@ -185,12 +188,12 @@ def test_source_names_kernels(model: Path, capsys: pytest.CaptureFixture[str]) -
 def test_rates_that_are_none(
     model: Path, words: tuple[str, str], wanted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = said(capsys, "inspect", model, "--target", "x86", "--kernels", *words)
+    code, _, err = said(capsys, "inspect", model, "--target", "x86_64-linux", "--kernels", *words)
     assert code == 2 and wanted in err
 
 
 def test_a_bundle_has_no_trees(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bundle = compile(model, "x86", output=tmp_path / "out")
+    bundle = compile(model, "x86_64-linux", output=tmp_path / "out")
     assert said(capsys, "inspect", bundle.path, "--kernels")[0] == 0
     code, _, err = said(capsys, "inspect", bundle.path, "--source", "matmul*")
     assert code == 2 and "name the model" in err
@@ -200,12 +203,13 @@ def test_after_the_schedule_nobody_knows_the_work(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SMELT_DUMP", str(tmp_path / "dumps"))
-    compile(model, "x86", output=tmp_path / "out")
+    compile(model, "x86_64-linux", output=tmp_path / "out")
     monkeypatch.delenv("SMELT_DUMP")
     (last,) = (tmp_path / "dumps").glob("*-schedule.smelt")
-    (row,) = described(last, "x86")
+    (row,) = described(last, "x86_64-linux")
     assert row["work"] is None
-    code, out, _ = said(capsys, "inspect", last, "--target", "x86", "--kernels", "--shape", "batch=2")
+    words = ("--target", "x86_64-linux", "--kernels", "--shape", "batch=2")
+    code, out, _ = said(capsys, "inspect", last, *words)
     assert code == 0 and "work      unknown" in out
 
 

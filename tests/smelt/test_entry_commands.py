@@ -184,7 +184,7 @@ def test_check_tells_the_problems_of_all_entries(folder: Path) -> None:
     assert place == {"uri": "bad.onnx", "index": 1}
 
 
-@pytest.mark.parametrize("target", ["arm64", "armv7"])
+@pytest.mark.parametrize("target", ["aarch64-linux", "armv7"])
 def test_entries_on_emulated_boards(target: str, folder: Path) -> None:
     """Pointers of 64 and of 32 bits."""
     need_emulator(target)

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle(folder: Path) -> Bundle:
     """For arm64: its devices are emulated."""
     need_qemu("qemu-aarch64-static")
-    return smelt.compile(str(folder / "model.onnx"), "arm64", output=folder / "out")
+    return smelt.compile(str(folder / "model.onnx"), "aarch64-linux", output=folder / "out")
 
 
 BOARDS = ("one", "two", "three", "four")

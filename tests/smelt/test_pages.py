@@ -161,7 +161,7 @@ def test_no_peak_is_invented(model: Path, tmp_path: Path, capsys: pytest.Capture
     """Of an emulated device none is known, and what is stated is called so."""
     need_emulator("arm64")
     page, words_ = tmp_path / "a.html", ["bench", str(model), "--plan", "quick", "--shape", "x:1x3x8x8"]
-    assert main([*words_, "--target", "arm64", "--html", str(page), "--json"]) == 5
+    assert main([*words_, "--target", "aarch64-linux", "--html", str(page), "--json"]) == 5
     data = json.loads(capsys.readouterr().out)
     assert data["peaks"] is None and not any("least" in k for k in data["cases"][0]["kernels"])
     assert "Roofline: not known: times of an emulated device" in words(parsed(page.read_text()))

@@ -50,7 +50,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
 TARGETS: dict[str, dict[str, Any]] = {
     "host": {"threads": 2},
     "x86:x86-64-v2:x86-64-v4": {"static": True},
-    "arm64-any": {},
+    "arm64": {},
     "armv7": {},
     "x86+opencl+vulkan": {"choose": True},
     "x86+opencl": {"place": {"*softmax*": "cpu"}},
@@ -83,8 +83,8 @@ def test_one_package_runs_on_three_devices(package: Package, tmp_path: Path) -> 
 def test_several_entries_with_state_share_what_is_equal(tmp_path: Path) -> None:
     options: dict[str, Any] = {"dims": LLM_DIMS, "state": DECODER_STATE, "name": "llm"}
     package = smelt.compile_portable(LLM, output=tmp_path / "package", **options)
-    made = smelt.finalise(package, "x86", tmp_path / "made")
-    same = smelt.compile(LLM, "x86", output=tmp_path / "same", **options)
+    made = smelt.finalise(package, "x86_64-linux", tmp_path / "made")
+    same = smelt.compile(LLM, "x86_64-linux", output=tmp_path / "same", **options)
     assert files(made.path) == files(same.path)
     assert len({at for at, _ in package.manifest["weights"]["places"].values()}) < 2 * len(made.entries) + 9
 
@@ -98,8 +98,8 @@ EARLY: dict[str, Any] = {
 def test_what_a_package_was_made_with_holds(name: str, tmp_path: Path) -> None:
     options = {name: EARLY[name]}
     package = smelt.compile_portable(network(), output=tmp_path / "package", **options)
-    made = smelt.finalise(package, "arm64", tmp_path / "made")
-    same = smelt.compile(network(), "arm64", output=tmp_path / "same", **options)
+    made = smelt.finalise(package, "aarch64-linux", tmp_path / "made")
+    same = smelt.compile(network(), "aarch64-linux", output=tmp_path / "same", **options)
     assert files(made.path) == files(same.path)
 
 

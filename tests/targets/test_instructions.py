@@ -24,7 +24,7 @@ from smelt.targets.instructions.meanings import dot
 from smelt.targets.llvm.instructed import PRINT
 from smelt.targets.llvm.machines import machine_for
 
-CPU_ROWS = (*x86.WIDE.values(), *x86.MIDDLE.values(), *arm.ROWS)
+CPU_ROWS = (*(row for table in x86.TABLES.values() for row in table.values()), *arm.ROWS)
 ROWS = {r.name: r for r in (*CPU_ROWS, *nvidia.ROWS)}
 
 
@@ -64,7 +64,7 @@ def test_a_row_that_sums_several_terms_has_code(row: Instruction) -> None:
 
 
 LEVELS = {
-    ("x86_64-linux", "x86-64-v2", ""): set(),
+    ("x86_64-linux", "x86-64-v2", ""): {"vpmaddwd.128"},
     ("x86_64-linux", "x86-64-v3", ""): {"vfmadd.256", "vpmaddwd.256"},
     ("x86_64-linux", "x86-64-v3", "+avxvnni"): {"vfmadd.256", "vpmaddwd.256", "vpdpbusd.256"},
     ("x86_64-linux", "alderlake", ""): {"vfmadd.256", "vpmaddwd.256", "vpdpbusd.256"},
@@ -108,7 +108,7 @@ def test_words_are_the_first_terms_of_a_guard(name: str) -> None:
     """A guarded operand is read as one word with zeros above: a guard that begins later is refused."""
     guard, fits = GUARDS[name]
     kernel = parse_kernel(WORDS.replace("GUARD", guard))
-    row = replace(x86.MIDDLE["vpdpbusd"], meaning=dot("narrow", "u8", "i8", 4, 4))
+    row = replace(x86.TABLES[8]["vpdpbusd"], meaning=dot("narrow", "u8", "i8", 4, 4))
     found = match(kernel.body, row, Facts())
     assert isinstance(found, Match) == fits, found
 

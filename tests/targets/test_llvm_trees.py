@@ -3,6 +3,8 @@ interpreter."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kernel_data import compare, inputs
@@ -13,6 +15,7 @@ from strategy_kernels import KERNELS
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.text import parse_kernel
 from smelt.core.schedule import schedule_kernel
+from smelt.targets.llvm.emit import emit_kernel
 from smelt.targets.llvm.jit import jit
 from smelt.targets.llvm.machines import Cpu
 
@@ -53,3 +56,24 @@ def test_text_is_deterministic(name: str) -> None:
 
     kernel = parse_kernel(TREES[name][0])
     assert emit_module([kernel], CPUS[0]) == emit_module([parse_kernel(TREES[name][0])], CPUS[0])
+
+
+PANEL_BITS = 512
+PACKED = [name for name, (_, constants, _) in KERNELS.items() if constants and name not in ROW_PRODUCTS]
+
+
+@pytest.mark.parametrize("cpu", CPUS, ids=[c.cpu for c in CPUS])
+@pytest.mark.parametrize("name", PACKED)
+def test_panels_of_one_width(name: str, cpu: Cpu) -> None:
+    """Vectors that lie in one panel are loaded whole: there is no more code than for panels of the tile's own
+    width, but for what finds the panel."""
+    naive, constants, sizes = KERNELS[name]
+    own, shared = (
+        schedule_kernel(naive, replace(cpu.machine, panel_bits=bits), frozenset(constants))
+        for bits in (0, PANEL_BITS)
+    )
+    assert emit_kernel(shared, cpu).size <= 1.25 * emit_kernel(own, cpu).size
+    compiled = jit(shared, cpu)
+    for env in sizes:
+        arrays = inputs(shared, env)
+        compare(compiled(arrays, env), run_kernel(shared, env, arrays))

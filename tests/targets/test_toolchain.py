@@ -80,7 +80,7 @@ def bundle(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "platform", "cpu", "devices"),
     [
-        ("x86", "x86_64-linux", "x86-64-v3", ()),
+        ("x86", "x86_64-linux", "x86-64-v2", ()),
         ("arm64", "aarch64-linux", "cortex-a53", ()),
         ("armv7", "armv7-linux", "cortex-a7", ()),
         ("android", "aarch64-android", "cortex-a53", ()),

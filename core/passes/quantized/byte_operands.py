@@ -16,10 +16,9 @@ from typing import TypeAlias
 import numpy as np
 
 from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import Array, DType, i8, i32, u8
+from smelt.core.dtype import Array, DType, i8, u8
 from smelt.core.ir.graph import Module, Node, Ref
-from smelt.core.ir.instructions import meaning
-from smelt.core.machine import Machine
+from smelt.core.ir.instructions import depths
 from smelt.core.passes.context import Context
 from smelt.core.passes.numerics import EXACT
 from smelt.core.passes.quantized.quantize import turned
@@ -32,7 +31,7 @@ Depths: TypeAlias = Mapping[tuple[DType, DType], int]
 
 def signs(module: Module, ctx: Context) -> Module:
     """The module with signed bytes on the left, on machines whose instructions take only those."""
-    found = _deep(ctx.machine)
+    found = depths(ctx.machine)
     if (u8, i8) in found or (i8, i8) not in found:
         return module
     return rewrite(module, (_signed_matmul, _signed_conv))
@@ -40,17 +39,8 @@ def signs(module: Module, ctx: Context) -> Module:
 
 def channels(module: Module, ctx: Context) -> Module:
     """The module with padded channels, where that fills the words that the machine's instructions take."""
-    found = _deep(ctx.machine)
+    found = depths(ctx.machine)
     return rewrite(module, (_padding(found),)) if found else module
-
-
-def _deep(machine: Machine) -> Depths:
-    """Of instructions that sum several products of bytes at once."""
-    found: dict[tuple[DType, DType], int] = {}
-    for row in map(meaning, machine.instructions):
-        if row.depth > 1 and row.types[2] == i32:
-            found[row.types[:2]] = min(row.depth, found.get(row.types[:2], row.depth))
-    return found
 
 
 def _weight(g: Editor, n: Node) -> Array | None:

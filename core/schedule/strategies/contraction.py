@@ -48,16 +48,24 @@ SHORT_AXIS = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """A register tile: rows x (vectors * lanes) columns. fit: what sums several terms at once."""
+    """A register tile: rows x (vectors * lanes) columns. fit: what sums several terms at once. panel: the
+    columns of a panel of weights, of which a tile reads a part, or several side by side; 0: the tile's."""
 
     rows: int
     vectors: int
     lanes: int
     fit: Fit | None = None
+    panel: int = 0
 
     @property
     def columns(self) -> int:
         return self.vectors * self.lanes
+
+    def padded(self, rest: int) -> int:
+        """How many columns a tile computes of so many that are left, where zeros fill the last panel."""
+        width = min(power(ceil(rest / self.lanes)) * self.lanes, self.columns)
+        step = min(self.panel or self.columns, self.columns)
+        return min(width, ceil(rest / step) * step)
 
 
 def register_shapes(
@@ -142,7 +150,8 @@ def contraction(d: Draft, root: str) -> None:
     columns = v.extent(r.column).const_or_none
     if d.machine.has_lanes:
         shapes = (Shape(LANE_ROWS, 1, lanes),)
-    shape = replace(choose_shape(shapes, columns, rows, latency(d.machine, r, fit)), fit=fit)
+    shape = choose_shape(shapes, columns, rows, latency(d.machine, r, fit))
+    shape = replace(shape, fit=fit, panel=d.machine.panel_bits // v.bits)
     padded = _layout(d, v, r, shape, rows)
     if columns is None:
         _dynamic_columns(d, r, shape, next((s for s in shapes if s.vectors == 1), shape))
@@ -191,9 +200,10 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
     same = all(x.index == b.index for x in loads if x.buffer == b.buffer)
     axes = [i for i, x in enumerate(b.index) if r.column in x.symbols]
     plain = not b.guard or shape.fit is not None  # the guard of a last block goes when B is padded
-    panels = same and len(axes) == 1 and plain and fits_panels(d, b.index[axes[0]], r, shape)
+    panels = same and len(axes) == 1 and plain and fits_panels(d, b.index[axes[0]], r, shape.columns)
     if panels and b.buffer in d.constants:
-        d.do("pack", b.buffer, str(panel_spec(b, r, axes[0], shape)))
+        width = _panel_width(d, b.index[axes[0]], r, shape)
+        d.do("pack", b.buffer, str(panel_spec(b, r, axes[0], width, shape.fit)))
         return True
     few = rows is not None and rows < FEW_ROWS
     if v.stride(b, r.column) == 1:
@@ -206,7 +216,7 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
     if not panels:
         return False
     name = d.fresh(f"{b.buffer}.panels")
-    d.do("stage", b.buffer, str(panel_spec(b, r, axes[0], shape)), name)
+    d.do("stage", b.buffer, str(panel_spec(b, r, axes[0], shape.columns, shape.fit)), name)
     _schedule_copy(d, name)
     return True
 
@@ -218,27 +228,32 @@ def _layout_all(d: Draft, r: Roles, shape: Shape) -> bool:
     for b in (r.b, *r.beside):
         axes = [i for i, x in enumerate(b.index) if r.column in x.symbols]
         same = all(x.index == b.index for x in every if x.buffer == b.buffer)
-        fits = same and len(axes) == 1 and fits_panels(d, b.index[axes[0]], r, shape)
+        fits = same and len(axes) == 1 and fits_panels(d, b.index[axes[0]], r, shape.columns)
         if not fits or b.buffer not in d.constants:
             raise ScheduleError("contraction", "a decoded operand that is not constant")
-        specs.append((b.buffer, panel_spec(b, r, axes[0], shape)))
+        width = _panel_width(d, b.index[axes[0]], r, shape)
+        specs.append((b.buffer, panel_spec(b, r, axes[0], width, shape.fit)))
     for buffer, spec in specs:
         d.do("pack", buffer, str(spec))
     return True
 
 
-def fits_panels(d: Draft, index: Dim, r: Roles, shape: Shape) -> bool:
-    """Whether the axis is the column plus whole panels."""
+def _panel_width(d: Draft, index: Dim, r: Roles, shape: Shape) -> int:
+    """The columns of a panel of weights."""
+    return shape.panel if shape.panel and fits_panels(d, index, r, shape.panel) else shape.columns
+
+
+def fits_panels(d: Draft, index: Dim, r: Roles, columns: int) -> bool:
+    """Whether the axis is the column plus whole panels of so many columns."""
     found = index.linear(r.column)
     if found is None or found[0] != 1:
         return False
-    return kernel_facts(d.kernel).prove_divisible(found[1], shape.columns) is YES
+    return kernel_facts(d.kernel).prove_divisible(found[1], columns) is YES
 
 
-def panel_spec(b: Load, r: Roles, axis: int, shape: Shape) -> PackSpec:
+def panel_spec(b: Load, r: Roles, axis: int, columns: int, fit: Fit | None = None) -> PackSpec:
     """Axes of batch loops, panel, axes of the reduction in its order, column within the panel, and, where an
     instruction sums several terms at once, these."""
-    columns, fit = shape.columns, shape.fit
     depth = {a.var: i for i, a in enumerate(r.reduce.axes) if fit is None or a.var != fit.inner}
 
     def rank(a: int) -> tuple[int, int]:
@@ -289,8 +304,7 @@ def _constant_columns(d: Draft, r: Roles, shape: Shape, columns: int, padded: bo
     if not rest:
         return
     if padded:
-        width = min(power(ceil(rest / shape.lanes)) * shape.lanes, shape.columns)
-        _panel(d, r, suffix, c + suffix, shape, rest, width)
+        _panel(d, r, suffix, c + suffix, shape, rest, shape.padded(rest))
         return
     for width in _pieces(rest, shape.lanes):
         if width < rest:

@@ -16,7 +16,6 @@ from smelt.core.ir.kernel import Load, Loop, walk_expr
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import (
     LANE_ROWS,
-    Shape,
     collapsed,
     fits_panels,
     panel_spec,
@@ -98,15 +97,15 @@ def _pack(d: Draft, r: Roles, width: int) -> bool:
     """B, and what it is decoded with, in panels as wide as lanes are together; False where they are no
     constants that can be."""
     every = [x for e in expressions(d.kernel.body) for x in walk_expr(e) if isinstance(x, Load)]
-    shape, specs = Shape(1, 1, width), []
+    specs = []
     for b in (r.b, *r.beside):
         axes = [i for i, x in enumerate(b.index) if r.column in x.symbols]
         same = all(x.index == b.index for x in every if x.buffer == b.buffer)
         if not same or len(axes) != 1 or b.guard or b.buffer not in d.constants:
             return False
-        if not fits_panels(d, b.index[axes[0]], r, shape):
+        if not fits_panels(d, b.index[axes[0]], r, width):
             return False
-        specs.append((b.buffer, panel_spec(b, r, axes[0], shape)))
+        specs.append((b.buffer, panel_spec(b, r, axes[0], width)))
     for buffer, spec in specs:
         d.do("pack", buffer, str(spec))
     return True

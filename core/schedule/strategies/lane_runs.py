@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.ir.layout import PackDim, PackSpec
 from smelt.core.schedule.draft import Draft
-from smelt.core.schedule.strategies.contraction import Shape, fits_panels, panel_spec
+from smelt.core.schedule.strategies.contraction import fits_panels, panel_spec
 from smelt.core.schedule.strategies.lanes import few_rows_in_groups
 from smelt.core.schedule.strategies.reduction import prod_or_none
 from smelt.core.schedule.tree import expressions, find
@@ -44,15 +44,15 @@ def packed_in_runs(d: Draft, r: Roles, width: int) -> tuple[Roles, RunAxes] | No
     """B in panels of runs, what it is decoded with in plain ones; None where that cannot be, and nothing was
     done. The roles afterwards: an axis that is longer than a run is two."""
     every = [x for e in expressions(d.kernel.body) for x in walk_expr(e) if isinstance(x, Load)]
-    shape, specs = Shape(1, 1, width), []
+    specs = []
     for b in (r.b, *r.beside):
         axes = [i for i, x in enumerate(b.index) if r.column in x.symbols]
         same = all(x.index == b.index for x in every if x.buffer == b.buffer)
         if not same or len(axes) != 1 or b.guard or b.buffer not in d.constants:
             return None
-        if not fits_panels(d, b.index[axes[0]], r, shape):
+        if not fits_panels(d, b.index[axes[0]], r, width):
             return None
-        specs.append((b.buffer, panel_spec(b, r, axes[0], shape)))
+        specs.append((b.buffer, panel_spec(b, r, axes[0], width)))
     followed = [a for a in r.reduce.axes if any(a.var in x.symbols for x in r.b.index)]
     if not followed:
         return None

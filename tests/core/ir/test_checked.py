@@ -25,7 +25,7 @@ from smelt.targets.platform import parse_target
 from smelt.targets.registry import machines
 
 N, K = sym("n"), sym("k")
-MACHINE: Machine = machines(parse_target("x86"))["cpu"]
+MACHINE: Machine = machines(parse_target("x86_64-linux"))["cpu"]
 
 
 def check(left: str, relation: str, right: str) -> str:

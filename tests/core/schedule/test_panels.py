@@ -1,0 +1,61 @@
+"""Weights in panels of one width for machines whose vectors differ: the same bytes, the kernels' meaning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from naive_kernels import check
+from strategy_kernels import KERNELS
+
+from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.layout import Layout
+from smelt.core.ir.verify_kernel import verify_kernel
+from smelt.core.machine import Machine
+from smelt.core.schedule.schedule import apply, parse
+from smelt.core.schedule.strategies import draft
+
+PANEL = 256
+PLAIN = tuple(Machine(f"of{bits}", bits, 16, masked=bits > 64) for bits in (64, 128, 256))
+SHARING = tuple(replace(m, panel_bits=PANEL) for m in PLAIN)
+
+
+def layouts(name: str, machine: Machine) -> tuple[Layout | None, ...]:
+    naive, constants, _ = KERNELS[name]
+    return tuple(b.layout for b in draft(naive, machine, frozenset(constants)).kernel.inputs)
+
+
+PACKED = [name for name in KERNELS if any(layouts(name, PLAIN[0]))]
+
+
+@pytest.mark.parametrize("machine", SHARING, ids=lambda m: m.name)
+@pytest.mark.parametrize("name", PACKED)
+def test_meaning_is_kept(name: str, machine: Machine) -> None:
+    """A tile reads a part of a panel, a whole one, or several side by side, the last of them padded."""
+    naive, constants, envs = KERNELS[name]
+    d = draft(naive, machine, frozenset(constants))
+    verify_kernel(d.kernel, "scheduled", machine=machine)
+    for env in envs:
+        check(naive, d.kernel, env, rtol=2e-3 if "f16" in name else 2e-5)
+    assert apply(naive.with_(schedule=""), parse(str(d.schedule))) == d.kernel
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_weights_lie_alike(name: str) -> None:
+    assert len({layouts(name, m) for m in SHARING}) == 1
+
+
+def test_without_a_common_width_they_lie_as_each_is_fastest() -> None:
+    assert any(len({layouts(name, m) for m in PLAIN}) > 1 for name in PACKED)
+
+
+def widths(kernel: Kernel) -> set[int]:
+    """Columns of the panels."""
+    found = (b.layout.spec.dims[-1] for b in kernel.inputs if b.layout is not None)
+    return {d.factor for d in found if d.part == "inner"}
+
+
+def test_panels_have_the_width_of_their_elements() -> None:
+    naive, constants, _ = KERNELS["matmul-packed"]
+    for machine in SHARING:
+        assert widths(draft(naive, machine, frozenset(constants)).kernel) == {PANEL // 32}
