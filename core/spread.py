@@ -14,13 +14,13 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 LEAST_PROCESSES = 2
-TICKET = 4
+TICKET_BYTES = 4
 """Bytes of a number."""
 MOST_TICKETS = 4096
 """So many numbers fit in a pipe, which nobody reads while they are written."""
 
 
-class Spread(Protocol):
+class SpreadOut(Protocol):
     """How results are computed: one after the other, or by several processes. Results are the same."""
 
     def __call__(self, function: Callable[[A], B], items: Sequence[A], each: int = 1) -> list[B]:
@@ -48,7 +48,7 @@ def by_forks(function: Callable[[A], B], items: Sequence[A], each: int = 1) -> l
     found: dict[int, B] = {}
 
     def compute() -> None:
-        while ticket := os.read(tickets, TICKET):
+        while ticket := os.read(tickets, TICKET_BYTES):
             first = int.from_bytes(ticket, "little")
             found.update((n, function(items[n])) for n in range(first, min(first + step, len(items))))
 
@@ -73,7 +73,7 @@ def _tickets(count: int) -> tuple[int, int]:
     """A pipe with the number of the first item of each turn, and how many items a turn has."""
     step = -(-count // MOST_TICKETS)
     get, put = os.pipe()
-    os.write(put, b"".join(n.to_bytes(TICKET, "little") for n in range(0, count, step)))
+    os.write(put, b"".join(n.to_bytes(TICKET_BYTES, "little") for n in range(0, count, step)))
     os.close(put)
     return get, step
 
@@ -113,4 +113,4 @@ def _share_memory(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (held + max(soft - held, 0) // count, hard))
 
 
-__all__ = ["Spread", "by_forks", "serially"]
+__all__ = ["SpreadOut", "by_forks", "serially"]

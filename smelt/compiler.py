@@ -30,7 +30,7 @@ from smelt.core.plan.program import HostProgram
 from smelt.core.plan.room import with_room
 from smelt.core.plan.state import StateUse, with_state
 from smelt.core.plan.weights import physical
-from smelt.core.spread import Spread, serially
+from smelt.core.spread import SpreadOut, serially
 from smelt.core.staging import Staging
 from smelt.core.sums import NO_SUMS, weight_sums
 from smelt.described import described
@@ -253,7 +253,7 @@ def compile_here(request: Request, progress: OnProgress = lambda stage: None) ->
 
 
 def compile_into(
-    stage: Staging, request: Request, progress: OnProgress, spread: Spread = serially
+    stage: Staging, request: Request, progress: OnProgress, spread: SpreadOut = serially
 ) -> dict[str, Any]:
     """Compile in this process and write the bundle's files into the folder of `stage`; its manifest. spread:
     computes the code of kernels. Raises SmeltError."""
@@ -341,7 +341,7 @@ def _write(
     progress: OnProgress,
     prepared: Future[None],
     background: ThreadPoolExecutor,
-    spread: Spread,
+    spread: SpreadOut,
 ) -> dict[str, Any]:
     from smelt import __version__
 

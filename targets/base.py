@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
 from smelt.core.plan.link import Linked
-from smelt.core.spread import Spread, serially
+from smelt.core.spread import SpreadOut, serially
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.platform import TargetSpec
 
@@ -110,7 +110,7 @@ class Target(Unit, Protocol):
         weights_sha256: bytes,
         weights_sums: Sums = NO_SUMS,
         devices: Mapping[str, DeviceUnit],
-        spread: Spread = serially,
+        spread: SpreadOut = serially,
     ) -> Artifact:
         """The code of a linked library. name: the model's, for messages; prefix: that of its functions and
         files (naming.py). threads: the default number. keep_subnormals: of floats, in kernels. devices:

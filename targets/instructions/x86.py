@@ -31,10 +31,10 @@ def _rows(lanes: int) -> dict[str, Instruction]:
     }
 
 
-TABLES: Mapping[int, Mapping[str, Instruction]] = MappingProxyType({n: _rows(n) for n in (16, 8, 4)})
+REGISTERS: Mapping[int, Mapping[str, Instruction]] = MappingProxyType({n: _rows(n) for n in (16, 8, 4)})
 """Elements of 32 bits of a register -> its rows: 512 bits, 256 bits and 128 bits."""
 
 
 def rows(lanes: int, features: frozenset[str]) -> tuple[Instruction, ...]:
     """The rows for registers of `lanes` elements of 32 bits: 16 (AVX-512), 8 (AVX2) or 4 (SSE4)."""
-    return tuple(r for r in TABLES[lanes].values() if set(r.features) <= features)
+    return tuple(r for r in REGISTERS[lanes].values() if set(r.features) <= features)

@@ -11,7 +11,7 @@ from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
 from smelt.core.plan.link import Linked
 from smelt.core.plan.program import Entry
-from smelt.core.spread import Spread, serially
+from smelt.core.spread import SpreadOut, serially
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.base import Artifact, DeviceCode, DeviceUnit
 from smelt.targets.cpu_features import required
@@ -70,13 +70,13 @@ class LlvmTarget:
         weights_sha256: bytes,
         weights_sums: Sums = NO_SUMS,
         devices: Mapping[str, DeviceUnit],
-        spread: Spread = serially,
+        spread: SpreadOut = serially,
     ) -> Artifact:
         """One object for the platform. Raises SmeltError(internal) naming the kernel LLVM refuses."""
         levels = {level.processor: level for level in spec.levels()}
         cpu, cpus = cpu_of(spec), {name: cpu_of(level) for name, level in levels.items()}
 
-        def texts(processor: str, spread: Spread = serially) -> Iterator[IrText]:
+        def texts(processor: str, spread: SpreadOut = serially) -> Iterator[IrText]:
             own = [linked.kernels[k] for k in _used(linked, 0) if linked.processors[k] == processor]
             for first in range(0, len(own), KERNELS):
                 part = own[first : first + KERNELS]

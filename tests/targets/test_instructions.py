@@ -24,7 +24,7 @@ from smelt.targets.instructions.meanings import dot
 from smelt.targets.llvm.instructed import PRINT
 from smelt.targets.llvm.machines import machine_for
 
-CPU_ROWS = (*(row for table in x86.TABLES.values() for row in table.values()), *arm.ROWS)
+CPU_ROWS = (*(row for table in x86.REGISTERS.values() for row in table.values()), *arm.ROWS)
 ROWS = {r.name: r for r in (*CPU_ROWS, *nvidia.ROWS)}
 
 
@@ -108,7 +108,7 @@ def test_words_are_the_first_terms_of_a_guard(name: str) -> None:
     """A guarded operand is read as one word with zeros above: a guard that begins later is refused."""
     guard, fits = GUARDS[name]
     kernel = parse_kernel(WORDS.replace("GUARD", guard))
-    row = replace(x86.TABLES[8]["vpdpbusd"], meaning=dot("narrow", "u8", "i8", 4, 4))
+    row = replace(x86.REGISTERS[8]["vpdpbusd"], meaning=dot("narrow", "u8", "i8", 4, 4))
     found = match(kernel.body, row, Facts())
     assert isinstance(found, Match) == fits, found
 

@@ -21,8 +21,8 @@ MACHINES = {
     "a53": machine_for(ARM, "cortex-a53", ""),  # sums of one product only
     "dotprod": machine_for(ARM, "cortex-a76", ""),  # i8 by i8, u8 by u8
     "i8mm": machine_for(ARM, "cortex-x2", ""),  # and u8 by i8
-    "sse": machine_for(X86, "x86-64-v2", ""),
-    "avx2": machine_for(X86, "x86-64-v3", ""),  # u8 by i8
+    "sse": machine_for(X86, "x86-64-v2", ""),  # u8 by i8
+    "avx2": machine_for(X86, "x86-64-v3", ""),
     "avx512": machine_for(X86, "icelake-server", ""),
     "eight": Machine("eight", 128, 32, instructions=(
         Instruction("eight", dot("eight", "u8", "i8", 8, 4), 32, 4, "a test"),
@@ -46,7 +46,7 @@ def test_bytes_are_signed_where_only_signed_ones_have_a_row(form: str, machine: 
 
 
 FILLED = {
-    ("u8", 3): {"i8mm", "avx2", "avx512"},
+    ("u8", 3): {"i8mm", "sse", "avx2", "avx512"},
     ("i8", 3): {"dotprod", "i8mm"},
     ("u8", 7): {"eight"},
     ("u8", 4): set[str](),

@@ -40,9 +40,16 @@ def test_meaning_is_kept(name: str, machine: Machine) -> None:
     assert apply(naive.with_(schedule=""), parse(str(d.schedule))) == d.kernel
 
 
+CUT = {"conv-grouped"}
+"""Kernels whose groups of columns begin inside a panel: each machine has tiles there as it had alone."""
+
+
 @pytest.mark.parametrize("name", PACKED)
 def test_weights_lie_alike(name: str) -> None:
-    assert len({layouts(name, m) for m in SHARING}) == 1
+    if name in CUT:
+        assert [layouts(name, m) for m in SHARING] == [layouts(name, m) for m in PLAIN]
+    else:
+        assert len({layouts(name, m) for m in SHARING}) == 1
 
 
 def test_without_a_common_width_they_lie_as_each_is_fastest() -> None:
