@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from smelt.core.bundle import Bundle
     from smelt.core.diag import SmeltError, SmeltWarning
     from smelt.driver import compile, compile_portable, finalise
+    from smelt.policy import Policy
     from smelt.session import Session, load
     from smelt.streams import Stage, Stream
 
 __version__ = "0.1.0"
 __all__ = [
-    "Bundle", "Session", "SmeltError", "SmeltWarning", "Stage", "Stream", "__version__", "backend", "compile",
-    "compile_portable", "finalise", "load",
+    "Bundle", "Policy", "Session", "SmeltError", "SmeltWarning", "Stage", "Stream", "__version__", "backend",
+    "compile", "compile_portable", "finalise", "load",
 ]  # fmt: skip
 
 _HOMES = {
@@ -29,6 +30,7 @@ _HOMES = {
     "finalise": ("smelt.driver", "finalise"),
     "load": ("smelt.session", "load"),
     "Session": ("smelt.session", "Session"),
+    "Policy": ("smelt.policy", "Policy"),
     "Stage": ("smelt.streams", "Stage"),
     "Stream": ("smelt.streams", "Stream"),
     "Bundle": ("smelt.core.bundle", "Bundle"),

@@ -6,9 +6,9 @@ import ctypes
 from types import SimpleNamespace
 from typing import Any
 
-from smelt.core.bundle import damaged
+from smelt.core.bundle import Bundle, damaged
 from smelt.library import Held
-from smelt.ports import DLDataType
+from smelt.ports import BoundPort, DLDataType
 
 
 def typed_functions(held: Held) -> Any:
@@ -48,6 +48,10 @@ def typed_functions(held: Held) -> Any:
         "smelt_reset": ([pointer], ctypes.c_int),
         "smelt_fallback": ([pointer], ctypes.c_char_p),
         "smelt_variant": ([pointer], ctypes.c_char_p),
+        "smelt_policy": ([pointer, pointer], ctypes.c_int),
+        "smelt_policy_note": ([pointer], ctypes.c_char_p),
+        "smelt_share_count": ([pointer], size),
+        "smelt_share": ([pointer, size, pointer], ctypes.c_int),
         "smelt_fork": ([pointer, pointer], ctypes.c_int),
         "smelt_kernel_device_stats": ([pointer, size, pointer, pointer], ctypes.c_int),
         "smelt_kernel_stats": ([pointer, size, pointer, pointer, pointer], ctypes.c_int),
@@ -61,3 +65,19 @@ def typed_functions(held: Held) -> Any:
         function.argtypes, function.restype = arguments, result
         setattr(functions, name, function)
     return functions
+
+
+def entry_names(lib: Any, handle: ctypes.c_void_p) -> tuple[str, ...]:
+    """The names of the library's entries."""
+    count = lib.smelt_entry_count(handle)
+    return tuple((lib.smelt_entry_name(handle, i) or b"").decode(errors="replace") for i in range(count))
+
+
+def check_ports(lib: Any, handle: ctypes.c_void_p, side: str, ports: list[BoundPort], bundle: Bundle) -> None:
+    """Raise SmeltError where the library's tensors are not those of the manifest, from which arrays are
+    made."""
+    count, rank, kind = (getattr(lib, f"smelt_{side}_{what}") for what in ("count", "rank", "type"))
+    said = [(p.rank, p.dlpack.code, p.dlpack.bits) for p in ports]
+    found = [(rank(handle, i), (t := kind(handle, i)).code, t.bits) for i in range(count(handle))]
+    if said != found:
+        raise damaged(bundle.path, f"its manifest and its code have other {side}s")

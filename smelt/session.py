@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from smelt.c_functions import typed_functions
+from smelt.c_functions import check_ports, entry_names, typed_functions
 from smelt.core.bundle import Bundle, damaged, read_bundle, spelled_dim
 from smelt.core.diag import Kind, SmeltError, reading
 from smelt.core.dtype import INT64
-from smelt.core.session_memory import MEMORY_FIELDS, Memory
+from smelt.core.session_memory import Memory
+from smelt.counters import Times, device_times_of, kernel_times_of, memory_of, shares_of
 from smelt.groups import Group, groups, packed, unpacked
 from smelt.library import Held, Moved
 from smelt.limits import MOST_THREADS
+from smelt.policy import Policy, UnitShare, policy_of
 from smelt.ports import BoundPort, DLDevice, DLTensor, UnitTensor, address, copied, new_array
 
 _KINDS: dict[int, Kind] = {
@@ -40,10 +42,6 @@ _ORT_NAMES = {
 
 class _Options(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_int32), ("threads", ctypes.c_int32)]
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in MEMORY_FIELDS]
 
 
 MOST_SHAPES = 4096
@@ -75,25 +73,28 @@ _TRIES = 4
 
 
 def load(
-    bundle: Bundle | str | os.PathLike[str], threads: int | None = None, *, verify: bool | None = None
-) -> Session:
+    bundle: Bundle | str | os.PathLike[str], threads: int | None = None, *, verify: bool | None = None,
+    policy: Policy | str = "static",
+) -> Session:  # fmt: skip
     """A session on this machine. bundle: a Bundle or its folder. threads: None or 0 takes the bundle's
     default, 1 runs on the caller's thread alone. verify: True compares all weights with their hash, False
     compares cheaper checksums only, None compares the hash of a large file when it is first loaded on this
-    machine (docs/safety.md).
+    machine (docs/safety.md). policy: which of the units that a bundle has code for a run is bound to
+    ('load', 'thermal', 'battery', docs/units.md); 'static': the first that works.
 
     A bundle that stands for one of its entries (Bundle.entry) gives that entry of a session of its own.
     Raises SmeltError: 'invalid' (no bundle, a damaged one, an impossible number of threads), 'device'
     (compiled for another machine), 'infra' (files that cannot be read).
     """
     if isinstance(bundle, Bundle) and bundle.whole is not None:
-        return Session(bundle.whole, threads, verify=verify).entry(bundle.chosen)
+        return Session(bundle.whole, threads, verify=verify, policy=policy).entry(bundle.chosen)
     for _ in range(_TRIES if not isinstance(bundle, Bundle) else 0):
         try:
-            return Session(read_bundle(bundle), threads, verify=verify)
+            return Session(read_bundle(bundle), threads, verify=verify, policy=policy)
         except Moved:
             continue  # replaced between two looks: the next one sees the new bundle
-    return Session(bundle if isinstance(bundle, Bundle) else read_bundle(bundle), threads, verify=verify)
+    found = bundle if isinstance(bundle, Bundle) else read_bundle(bundle)
+    return Session(found, threads, verify=verify, policy=policy)
 
 
 class _Gate:
@@ -128,7 +129,11 @@ class Session:
     session, with inputs and outputs of its own, and the same weights, memory and state.
     """
 
-    def __init__(self, bundle: Bundle, threads: int | None = None, *, verify: bool | None = None) -> None:
+    def __init__(
+        self, bundle: Bundle, threads: int | None = None, *, verify: bool | None = None,
+        policy: Policy | str = "static",
+    ) -> None:  # fmt: skip
+        bound = policy_of(policy)
         if threads is not None and not (_whole(threads) and 0 <= threads <= MOST_THREADS):
             most, got = MOST_THREADS, f"{threads!r:.80}"
             raise SmeltError(f"threads: expected a whole number from 0 to {most}, got {got}")
@@ -142,6 +147,8 @@ class Session:
                 e = self._error(status, None)
                 raise SmeltError(held.with_folder_name(e.message), kind=e.kind)
         self._own(bundle, handle, bundle.entries[0], _Gate(), None)
+        if bound.kind != "static":
+            self.set_policy(bound)
 
     def _own(
         self, bundle: Bundle, handle: ctypes.c_void_p, name: str, gate: _Gate, whole: Session | None
@@ -153,7 +160,7 @@ class Session:
         self._gate = gate
         self._whole = whole
         self._name = name
-        if whole is None and _entries(self._lib, handle) != bundle.entries:
+        if whole is None and entry_names(self._lib, handle) != bundle.entries:
             raise damaged(bundle.path, "its manifest and its code have other entries")
         manifest = self._manifest = bundle.entry(name).manifest
         self._takes, self._gives = groups(manifest, "inputs"), groups(manifest, "outputs")
@@ -166,7 +173,7 @@ class Session:
         written = [row for row in manifest["state"] if row["output"] is not None]
         self._replaced_by = {row["output"]: numbers[row["name"]] for row in written}
         for side, ports in (("input", self._inputs), ("output", self._outputs), ("state", self._state)):
-            _agree(self._lib, handle, side, ports, bundle)
+            check_ports(self._lib, handle, side, ports, bundle)
         if any(row["shape"] is not None for row in manifest["state"]):
             # what runs leave may size outputs, too, unless their dims are those of fed inputs
             fed = {d for p in self._inputs for d in p.dims}
@@ -441,11 +448,31 @@ class Session:
 
     def memory(self) -> Memory:
         """Bytes of arena, outputs and weights, and how many allocations there were so far."""
-        m = _Memory()
         with self._gate.alone():
             self._usable()
-            self._asked(self._lib.smelt_memory_stats(self._handle, ctypes.byref(m)))
-        return Memory(*(getattr(m, name) for name in MEMORY_FIELDS))
+            return memory_of(self._lib, self._handle, self._asked)
+
+    def set_policy(self, policy: Policy | str) -> None:
+        """Bind the runs from now on by this policy. Raises SmeltError."""
+        options = policy_of(policy).options()
+        with self._gate.alone():
+            self._usable()
+            self._asked(self._lib.smelt_policy(self._handle, ctypes.byref(options)))
+
+    def units(self) -> tuple[UnitShare, ...]:
+        """The units that runs may be bound to, in the order in which a session takes them, with the share of
+        the runs that each had."""
+        with self._gate.alone():
+            self._usable()
+            return shares_of(self._lib, self._handle, self._asked)
+
+    @property
+    def policy_note(self) -> str | None:
+        """What keeps the policy from its work, or what it goes by; None: nothing."""
+        with self._gate.alone():
+            self._usable()
+            note = self._lib.smelt_policy_note(self._handle)
+        return None if note is None else str(note.decode(errors="replace"))
 
     @property
     def fallback(self) -> str | None:
@@ -478,35 +505,19 @@ class Session:
             self._usable()
             self._asked(self._lib.smelt_profile(self._handle, int(enable)))
 
-    def kernel_times(self) -> dict[str, tuple[int, int]]:
+    def kernel_times(self) -> Times:
         """Kernel name -> (total nanoseconds, launches) since `profile()`, by the host's clock: on a device
         with launching and waiting."""
-        found = {}
-        name, ns, launches = ctypes.c_char_p(), ctypes.c_uint64(), ctypes.c_uint64()
         with self._gate.alone():
             self._usable()
-            for i in range(self._lib.smelt_kernel_count(self._handle)):
-                self._lib.smelt_kernel_stats(
-                    self._handle, i, ctypes.byref(name), ctypes.byref(ns), ctypes.byref(launches)
-                )
-                found[(name.value or b"").decode()] = (ns.value, launches.value)
-        return found
+            return kernel_times_of(self._lib, self._handle)
 
-    def device_times(self) -> dict[str, tuple[int, int]]:
+    def device_times(self) -> Times:
         """Kernel name -> (total nanoseconds, launches) since `profile()`, by the events of the device that
         ran them; without kernels that ran on the CPU or on a device that has no events."""
-        found = {}
-        ns, launches, name = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_char_p()
         with self._gate.alone():
             self._usable()
-            for i in range(self._lib.smelt_kernel_count(self._handle)):
-                self._lib.smelt_kernel_stats(self._handle, i, ctypes.byref(name), None, None)
-                self._lib.smelt_kernel_device_stats(
-                    self._handle, i, ctypes.byref(ns), ctypes.byref(launches)
-                )
-                if launches.value:
-                    found[(name.value or b"").decode()] = (ns.value, launches.value)
-        return found
+            return device_times_of(self._lib, self._handle)
 
     def close(self) -> None:
         """Wait for a run in another thread, then free the session's memory. Its entries cannot be used
@@ -672,19 +683,3 @@ def _same_names(expected: list[str], got: list[str]) -> None:
     if extra:
         parts.append("unknown input " + ", ".join(f"'{n}'" for n in extra))
     raise SmeltError(f"{'; '.join(parts)}; the model has: {', '.join(expected)}", kind="shape")
-
-
-def _entries(lib: Any, handle: ctypes.c_void_p) -> tuple[str, ...]:
-    """The names of the library's entries."""
-    count = lib.smelt_entry_count(handle)
-    return tuple((lib.smelt_entry_name(handle, i) or b"").decode(errors="replace") for i in range(count))
-
-
-def _agree(lib: Any, handle: ctypes.c_void_p, side: str, ports: list[BoundPort], bundle: Bundle) -> None:
-    """Raise SmeltError where the library's tensors are not those of the manifest, from which arrays are
-    made."""
-    count, rank, kind = (getattr(lib, f"smelt_{side}_{what}") for what in ("count", "rank", "type"))
-    said = [(p.rank, p.dlpack.code, p.dlpack.bits) for p in ports]
-    found = [(rank(handle, i), (t := kind(handle, i)).code, t.bits) for i in range(count(handle))]
-    if said != found:
-        raise damaged(bundle.path, f"its manifest and its code have other {side}s")

@@ -289,8 +289,6 @@ int32_t rt_device_open(smelt_rt *rt) {
 }
 
 /* ---- a caller's tensors at units ---- */
-int32_t rt_device_home(const smelt_rt *rt, uint32_t tensor) { return (int32_t)rt->session->device->spaces[rt->first_space + tensor].unit; }
-
 int32_t rt_device_new_tensor(smelt_rt *rt, rt_tensor *t) {
   const rt_space at = {.unit = t->unit};
   int32_t code = 0, status = rt_device_check(rt);
@@ -340,18 +338,17 @@ void rt_device_swap(smelt_rt *rt, uint32_t state) {
   a[1] = old;
 }
 
-uint64_t rt_device_state_capacity(const smelt_rt *rt) {
-  const rt_device *d = rt->session->device;
+uint64_t rt_device_state_capacity(const smelt_rt *rt, const rt_device *d) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < 2 * rt->model->n_states; i++) bytes += d->spaces[d->first_state + i].capacity;
   return bytes;
 }
 
-/* Is it the value of a state, which no run may be without? */
+/* Is it the value of a state, which no run may be without? Other variants' units may hold what it was. */
 static int holds_state(const smelt_rt *rt, uint32_t space) {
   uint32_t first = rt->session->device->first_state, state = (space - first) / 2;
   if (space < first || state >= rt->model->n_states || (space - first) % 2) return 0;
-  return rt->session->states[state].begun && rt->session->states[state].resident;
+  return rt->session->states[state].begun && rt->session->states[state].resident == (int32_t)rt->session->variant + 1;
 }
 
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
@@ -371,9 +368,9 @@ smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
   return address(1 + unit);
 }
 
-uint64_t rt_device_arena_capacity(const smelt_rt *rt) {
+uint64_t rt_device_arena_capacity(const smelt_rt *rt, const rt_device *d) {
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < rt->model->n_arenas; i++) bytes += rt->session->device->spaces[rt->session->device->first_arena + i].capacity;
+  for (uint32_t i = 0; i < rt->model->n_arenas; i++) bytes += d->spaces[d->first_arena + i].capacity;
   return bytes;
 }
 

@@ -125,9 +125,13 @@ int32_t rt_reserve_bounded(smelt_rt *rt) {
   for (uint32_t i = 0; !all->device && i < m->n_arenas; i++)
     if (of_others(rt, i)) wanted--;
     else if (!reserve_block(rt, &all->arenas[i], rt_most_of_arena(rt, i), &known)) return SMELT_DEVICE;
-  for (uint32_t i = 0; !all->device && i < m->n_states; i++)
-    if (!reserve_block(rt, &all->states[i].block, m->states[i].most, &known) || !reserve_block(rt, &all->states[i].spare, m->states[i].most, &known))
-      return SMELT_DEVICE;
+  for (uint32_t i = 0; !all->device && i < m->n_states; i++) {
+    rt_state *state = &all->states[i];
+    int here = state->begun && !state->resident; /* a value that has come home, which growing would lose */
+    known += here && m->states[i].most;
+    if (!here && !reserve_block(rt, &state->block, m->states[i].most, &known)) return SMELT_DEVICE;
+    if (!reserve_block(rt, &state->spare, m->states[i].most, &known)) return SMELT_DEVICE;
+  }
   for (uint32_t e = all->variant * rt_named_entries(m); e < m->n_entries; e++) {
     smelt_rt *view = &all->views[e];
     uint32_t variant = e / rt_named_entries(m);
@@ -265,7 +269,6 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
     out->arena_bytes += rt->session->arena_bytes[i];
     out->arena_capacity += rt->session->arenas[i].capacity;
   }
-  if (rt->session->device) out->arena_capacity += rt_device_arena_capacity(rt);
   for (uint32_t e = 0; e < rt->model->n_entries; e++) {
     const smelt_rt *view = &rt->session->views[e];
     for (uint32_t i = 0; i < rt_given(view->entry); i++) out->output_capacity += view->outputs[i].own.capacity;
@@ -274,7 +277,11 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
     const rt_state *state = &rt->session->states[k];
     out->state_capacity += state->block.capacity + state->spare.capacity;
   }
-  if (rt->session->device) out->state_capacity += rt_device_state_capacity(rt);
+  for (uint32_t v = 0; v < rt->model->n_variants; v++) {
+    const rt_device *device = rt->session->ways[v].device;
+    out->arena_capacity += device ? rt_device_arena_capacity(rt, device) : 0;
+    out->state_capacity += device ? rt_device_state_capacity(rt, device) : 0;
+  }
   return SMELT_OK;
 }
 
@@ -286,6 +293,11 @@ void rt_free_tensors(smelt_rt *rt) {
   }
 }
 
+static void trim_units(smelt_rt *rt, void *unused) {
+  (void)unused;
+  rt_device_trim(rt);
+}
+
 smelt_status smelt_trim(smelt_session *s) {
   smelt_rt *rt = (smelt_rt *)s;
   if (!rt) return rt_refuse("smelt_trim: the session is NULL; open one first");
@@ -294,7 +306,7 @@ smelt_status smelt_trim(smelt_session *s) {
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&rt->session->arenas[i]);
   for (uint32_t i = 0; i < rt->model->n_entries; i++) rt_free_tensors(&rt->session->views[i]);
   rt_state_trim(rt);
-  if (rt->session->device) rt_device_trim(rt);
+  rt_bind_each(rt, trim_units, NULL);
   rt_release(rt);
   return SMELT_OK;
 }

@@ -73,10 +73,21 @@ typedef struct {
   int64_t *shape;   /* rank slots; of a value alone */
   uint64_t bytes;   /* with its room */
   int32_t begun;    /* it has a value; else the next run starts it with zeros */
-  int32_t resident; /* the value lies on a device, not in block */
+  int32_t resident; /* the value lies at a unit of this variant, counted from 1, and not in block; 0: it does not */
 } rt_state;
 
 typedef struct rt_device rt_device;
+typedef struct rt_policy rt_policy;
+
+enum { RT_WHY_BYTES = RT_ERROR_BYTES };
+/* A variant as a session has it. */
+typedef struct {
+  rt_device *device;     /* its units, which are open; NULL: they are not, or it has none */
+  int32_t left;          /* for good: it did not open, or failed in a run */
+  char why[RT_WHY_BYTES];
+  uint64_t runs;         /* that it did for this session */
+  uint64_t explorations; /* of them, those that were to find out how long it takes */
+} rt_way;
 
 /* What passed between the host and the units besides it, by all runs: fields of smelt_memory. */
 typedef struct {
@@ -110,8 +121,11 @@ typedef struct {
   int32_t weights_fd;      /* open while weights are mapped from it, else -1 */
   int32_t weights_shared;  /* they are the copy that the library's sessions share */
   int64_t weights_mtime[2];
-  rt_device *device; /* NULL: the variant runs on the CPU alone */
-  uint32_t variant;  /* that the session runs */
+  rt_way *ways;      /* per variant */
+  rt_policy *policy; /* which of them a run is bound to; NULL: the same one until it fails */
+  rt_device *device; /* that of the variant; NULL: it runs on the CPU alone */
+  _Atomic uint32_t variant; /* that the session is bound to */
+  _Atomic uint32_t told;    /* that whose text smelt_error gives */
   int32_t broken;    /* a call of a driver has failed in this run */
   int32_t hung;      /* a device has not ended in time: what it may still read is not given back */
   char fallen[RT_ERROR_BYTES]; /* why it does not run at the units of an earlier variant; "": it does */
@@ -173,6 +187,19 @@ static inline uint32_t rt_state_unit(const smelt_rt *rt, uint32_t state) { retur
 
 /* ---- session.c ---- */
 smelt_status smelt_open_this(const char *bundle_dir, const smelt_options *options, smelt_session **out);
+
+/* ---- bind.c ---- */
+int32_t rt_bind_check(smelt_rt *rt); /* can this processor run any variant? */
+/* Bind to the first variant from `from` on that fits the processor and whose units open. */
+int32_t rt_bind_first(smelt_rt *rt, uint32_t from);
+int32_t rt_bind_like(smelt_rt *rt, const smelt_rt *from); /* as the session that a new one is forked from */
+/* Before a run of an entry that a caller has named: to the variant that the policy wants. */
+void rt_bind_run(smelt_rt *named, const DLTensor *inputs, size_t n);
+/* After it: learn from it. 1: it failed, and is to be done again by the variant to which the session is bound now. */
+int rt_bind_again(smelt_rt *named, int32_t status);
+/* Call fn for each variant whose units are open, the session being bound to it meanwhile. */
+void rt_bind_each(smelt_rt *rt, void (*fn)(smelt_rt *, void *), void *context);
+void rt_bind_close(smelt_rt *rt);
 
 /* ---- check.c ---- */
 /* Write the session's error text; returns status. No allocation. */
@@ -285,13 +312,12 @@ int32_t rt_device_read_state(smelt_rt *rt, uint32_t state, void *to, uint64_t by
 /* In the memory of a unit; of that which has arena 0. */
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit);
 smelt_addr rt_device_first_weights(smelt_rt *rt);
-uint64_t rt_device_arena_capacity(const smelt_rt *rt);
-uint64_t rt_device_state_capacity(const smelt_rt *rt);
+uint64_t rt_device_arena_capacity(const smelt_rt *rt, const rt_device *device); /* of any variant */
+uint64_t rt_device_state_capacity(const smelt_rt *rt, const rt_device *device);
 void rt_device_trim(smelt_rt *rt);
 int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes);
 int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes);
 int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes);
-int32_t rt_device_home(const smelt_rt *rt, uint32_t tensor); /* the unit of an input, or of an output behind all inputs */
 int32_t rt_device_new_tensor(smelt_rt *rt, rt_tensor *t);
 void rt_device_release_tensor(smelt_rt *rt, rt_tensor *t);
 /* One of the two may be NULL: then the bytes are the host's. Waits. */

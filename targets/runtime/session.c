@@ -37,6 +37,7 @@ static size_t lay_out(const smelt_model_desc *m, char *base) {
   all->arenas = rt_carve(base, &at, m->n_arenas, sizeof *all->arenas);
   all->arena_bytes = rt_carve(base, &at, m->n_arenas, sizeof *all->arena_bytes);
   all->states = rt_carve(base, &at, m->n_states, sizeof *all->states);
+  all->ways = rt_carve(base, &at, m->n_variants, sizeof *all->ways);
   all->kernel_ns = rt_carve(base, &at, m->n_kernels, sizeof *all->kernel_ns);
   all->kernel_launches = rt_carve(base, &at, m->n_kernels, sizeof *all->kernel_launches);
   all->kernel_device_ns = rt_carve(base, &at, m->n_kernels, sizeof *all->kernel_device_ns);
@@ -92,49 +93,11 @@ static smelt_status hand_out(smelt_rt *rt, int32_t status, smelt_session **out) 
   return SMELT_OK;
 }
 
-/* The first variant from `from` on whose code this processor can run; n_variants: there is none. */
-static uint32_t variant_from(const smelt_rt *rt, uint32_t from) {
-  char missing[RT_ERROR_BYTES / 2];
-  while (from < rt->model->n_variants && rt_cpu_lacks(rt->model->variants[from].cpu_features, missing, sizeof missing)) from++;
-  return from;
-}
-
-static int32_t no_variant(smelt_rt *rt) {
-  const smelt_model_desc *m = rt->model;
-  char missing[RT_ERROR_BYTES / 2] = "";
-  rt_cpu_lacks(m->variants[m->n_variants - 1].cpu_features, missing, sizeof missing);
-  return rt_error(rt, SMELT_DEVICE, "model '%s' was compiled for processors that have %s, which this one or its system lacks; compile it for this one",
-                  m->name, missing);
-}
-
-/* One more reason why the session does not run at earlier units. */
-static void fall(rt_session *all, const char *why) {
-  size_t n = strlen(all->fallen);
-  snprintf(all->fallen + n, sizeof all->fallen - n, "%s%s", n ? "; " : "", why);
-}
-
-/* Run the first variant from `from` on that fits the processor and whose units open. Of those that do not open, why is kept. */
-static int32_t choose(smelt_rt *rt, uint32_t from) {
-  rt_session *all = rt->session;
-  uint32_t next = variant_from(rt, from);
-  int32_t status = SMELT_DEVICE;
-  while (next < rt->model->n_variants) {
-    all->variant = next;
-    status = rt_variant(rt)->units ? rt_device_open(rt) : SMELT_OK;
-    if (status != SMELT_DEVICE && status != SMELT_UNSUPPORTED) break;
-    next = variant_from(rt, next + 1);
-    if (next == rt->model->n_variants) break;
-    fall(all, rt->error);
-    if (all->device) rt_device_close(rt);
-  }
-  return status;
-}
-
 static int32_t open_in(smelt_rt *rt, const char *bundle_dir, const smelt_options *options) {
   int verify = options && options->struct_size >= (int32_t)(offsetof(smelt_options, verify) + sizeof(int32_t)) && options->verify;
-  int32_t status = variant_from(rt, 0) < rt->model->n_variants ? SMELT_OK : no_variant(rt);
+  int32_t status = rt_bind_check(rt);
   if (!status) status = rt_weights_open(rt, bundle_dir, verify);
-  if (!status) status = choose(rt, 0);
+  if (!status) status = rt_bind_first(rt, 0);
   if (!status) status = rt_reserve_bounded(rt);
   return status;
 }
@@ -164,8 +127,7 @@ static int32_t fork_from(smelt_rt *rt, smelt_rt *from) {
   int32_t status = from->session->device ? rt_device_check(from) : SMELT_OK;
   if (status) return rt_error(rt, status, "%s", from->error);
   status = rt_weights_share(rt, from);
-  memcpy(rt->session->fallen, from->session->fallen, sizeof rt->session->fallen);
-  if (!status) status = choose(rt, from->session->variant);
+  if (!status) status = rt_bind_like(rt, from);
   if (!status) status = rt_reserve_bounded(rt);
   return status ? status : rt_state_copy(rt, from);
 }
@@ -202,7 +164,7 @@ void smelt_close(smelt_session *s) {
   rt_session *all = rt->session;
   rt_pool_close(&all->pool);
   rt_free_all_tensors(rt);
-  if (all->device) rt_device_close(rt);
+  rt_bind_close(rt);
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) rt_block_free(&all->arenas[i]);
   for (uint32_t i = 0; i < rt->model->n_entries; i++) rt_free_tensors(&all->views[i]);
   rt_state_free(rt);
@@ -212,7 +174,7 @@ void smelt_close(smelt_session *s) {
 
 const char *smelt_error(const smelt_session *s) {
   const smelt_rt *rt = (const smelt_rt *)s;
-  return rt && !rt_is_foreign(rt) ? rt_running(rt)->error : rt_thread_error_text();
+  return rt && !rt_is_foreign(rt) ? rt[rt->session->told * rt_named_entries(rt->model)].error : rt_thread_error_text();
 }
 
 const char *smelt_fallback(const smelt_session *s) {
@@ -288,41 +250,22 @@ static void name_entry(smelt_rt *rt) {
   rt->error[n + kept] = 0;
 }
 
-/* A run has failed at a driver. Can a later variant do it, and all after it? */
-static int falls_back(smelt_rt *rt, int32_t status) {
-  rt_session *all = rt->session;
-  char why[RT_ERROR_BYTES];
-  uint32_t next = variant_from(rt, all->variant + 1);
-  if (status != SMELT_DEVICE || !all->device || !all->broken || next == rt->model->n_variants) return 0;
-  for (const rt_tensor *t = all->tensors; t; t = t->next)
-    if (t->unit) return 0;
-  memcpy(why, rt->error, sizeof why);
-  int lost = rt_state_home(rt) || atomic_load(&all->cancel);
-  memcpy(rt->error, why, sizeof why);
-  if (lost) return 0;
-  rt_device_close(rt);
-  int32_t gone = choose(rt, next);
-  if (gone && all->device) rt_device_close(rt);
-  all->fallen[0] = 0, fall(all, why);
-  if (gone) return 0;
-  if (rt_reserve_bounded(rt)) rt_error(rt, SMELT_DEVICE, "%s", why); /* the run will say what it lacks */
-  return 1;
-}
-
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs) {
-  smelt_rt *rt = (smelt_rt *)s;
-  if (!rt) return rt_refuse("smelt_run: the session is NULL; open one first");
-  if (rt_is_foreign(rt)) return rt_refuse("smelt_run: " RT_FOREIGN);
-  if (!rt_take(rt)) return rt_refuse_busy(rt, "smelt_run");
-  rt_pool_after_fork(&rt->session->pool);
-  atomic_store(&rt->session->cancel, 0);
-  rt->session->broken = 0;
-  rt = rt_running(rt);
-  int32_t status = run(rt, inputs, n_inputs, outputs, n_outputs);
-  if (status && falls_back(rt, status)) {
-    rt = rt_running(rt);
+  smelt_rt *named = (smelt_rt *)s, *rt;
+  if (!named) return rt_refuse("smelt_run: the session is NULL; open one first");
+  if (rt_is_foreign(named)) return rt_refuse("smelt_run: " RT_FOREIGN);
+  if (!rt_take(named)) return rt_refuse_busy(named, "smelt_run");
+  rt_pool_after_fork(&named->session->pool);
+  atomic_store(&named->session->cancel, 0);
+  rt_bind_run(named, inputs, n_inputs);
+  int32_t status;
+  do {
+    rt = rt_running(named);
+    rt->session->broken = 0;
     status = run(rt, inputs, n_inputs, outputs, n_outputs);
-  }
+  } while (rt_bind_again(named, status));
+  rt = rt_running(named);
+  if (status) rt->session->told = rt->session->variant;
   if (status < SMELT_OK || status > SMELT_INTERNAL)
     status = rt_error(rt, SMELT_INTERNAL, "model '%s' returned status %d, which does not exist; compile it again", rt->model->name, (int)status);
   if (status && !rt->error[0])
@@ -400,8 +343,10 @@ DLDataType smelt_input_type(const smelt_session *s, size_t i) { return type_of(i
 DLDataType smelt_output_type(const smelt_session *s, size_t i) { return type_of(output(s, i)); }
 int32_t smelt_input_rank(const smelt_session *s, size_t i) { return rank_of(input(s, i)); }
 int32_t smelt_output_rank(const smelt_session *s, size_t i) { return rank_of(output(s, i)); }
+/* Of the variant that the session is bound to. */
 static int32_t unit_of(const smelt_session *s, uint32_t tensor) {
-  return s && ((const smelt_rt *)s)->session->device ? rt_device_home(rt_running((const smelt_rt *)s), tensor) : 0;
+  const smelt_rt *rt = s ? rt_running((const smelt_rt *)s) : NULL;
+  return !rt || !rt_variant(rt)->units ? 0 : rt->entry->homes ? (int32_t)rt->entry->homes[tensor] : 1;
 }
 int32_t smelt_input_unit(const smelt_session *s, size_t i) { return input(s, i) ? unit_of(s, (uint32_t)i) : -1; }
 int32_t smelt_output_unit(const smelt_session *s, size_t i) { return output(s, i) ? unit_of(s, entry_of(s)->n_inputs + (uint32_t)i) : -1; }
@@ -436,6 +381,7 @@ smelt_status smelt_probe(smelt_session *s, smelt_probe_fn fn, void *context) {
   if (fn && rt->session->variant) { /* callers know the launches of the first variant alone */
     int32_t status = rt_error(rt_running(rt), SMELT_UNSUPPORTED, "smelt_probe: the session runs the code for %s, and only that of the first variant, for %s, "
                               "is described; compile the model for this processor alone", rt_variant(rt)->name, rt->model->variants[0].name);
+    rt->session->told = rt->session->variant;
     rt_release(rt);
     return (smelt_status)status;
   }

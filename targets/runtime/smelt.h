@@ -73,6 +73,33 @@ typedef struct {
   uint64_t cache_hits, cache_misses; /* binaries of their code that smelt_open found in a file, and those that it did not */
 } smelt_memory;
 
+/* What binds a run to one of the units that the model was compiled for: see smelt_policy. */
+typedef enum { SMELT_POLICY_STATIC = 0, SMELT_POLICY_LOAD = 1, SMELT_POLICY_THERMAL = 2, SMELT_POLICY_BATTERY = 3 } smelt_policy_kind;
+
+typedef struct {
+  int32_t struct_size; /* sizeof(smelt_policy_options) */
+  int32_t policy;      /* smelt_policy_kind */
+  int32_t limit;       /* millidegrees C above which a unit is left; 0: each zone's own first passive trip point, else 85000 */
+  int32_t cooled;      /* by so many below its limit a unit has to be before it is taken again; 0: 5000 */
+  const char *zones;   /* how the types of a unit's thermal zones begin; NULL: "cpu=cpu,x86_pkg_temp;*=gpu". A unit is "cpu", or the
+                        * name of its driver ("OpenCL", "Vulkan", "CUDA"), or '*', any that is not named. In whatever case. */
+  const char *energy;  /* how the name of a counter of energy begins that counts all of the machine; NULL: "psys" */
+} smelt_policy_options;
+
+/* One of the units that a session's runs may be bound to. */
+typedef struct {
+  const char *unit;      /* "cpu", or the name of its driver */
+  const char *processor; /* whose code runs there, or around it on the host */
+  const char *why;       /* why it is left, or is not taken now; "": nothing speaks against it. Until the next smelt_share or smelt_run */
+  uint64_t runs;         /* of this session that it did */
+  uint64_t explorations; /* of them, those that were to find out how long it takes now */
+  uint64_t expected_ns;  /* of a run like the last one; 0: unknown */
+  uint64_t expected_uj;  /* microjoules of such a run, by the machine's counter; 0: unknown */
+  int32_t millidegrees;  /* of its thermal zone at the last look; INT32_MIN: unknown */
+  int32_t bound;         /* 1: the last run was bound to it */
+  int32_t open;          /* 1: its driver is open, and its memory taken */
+} smelt_unit_share;
+
 /* What smelt_probe is given. */
 typedef int32_t (*smelt_probe_fn)(void *context, int32_t site, const int64_t *args, int32_t n_buffers, int32_t n_dims);
 
@@ -168,6 +195,10 @@ typedef struct {
 #define smelt_tensor_copy SMELT_JOIN(SMELT_PREFIX, _tensor_copy)
 #define smelt_fallback SMELT_JOIN(SMELT_PREFIX, _fallback)
 #define smelt_variant SMELT_JOIN(SMELT_PREFIX, _variant)
+#define smelt_policy SMELT_JOIN(SMELT_PREFIX, _policy)
+#define smelt_policy_note SMELT_JOIN(SMELT_PREFIX, _policy_note)
+#define smelt_share SMELT_JOIN(SMELT_PREFIX, _share)
+#define smelt_share_count SMELT_JOIN(SMELT_PREFIX, _share_count)
 #define smelt_memory_stats SMELT_JOIN(SMELT_PREFIX, _memory_stats)
 #define smelt_trim SMELT_JOIN(SMELT_PREFIX, _trim)
 #define smelt_profile SMELT_JOIN(SMELT_PREFIX, _profile)
@@ -270,6 +301,22 @@ const char *smelt_fallback(const smelt_session *s);
 /* Of a model that was compiled for several processors: the one, of those that this processor can stand for, whose code the session
  * runs. smelt_open takes the best. */
 const char *smelt_variant(const smelt_session *s);
+
+/* Of a model that was compiled with a choice of units, or a fallback: bind each run to one of them. What smelt_open gives is
+ * SMELT_POLICY_STATIC: the first that works, until it fails. The others open a unit when a run is first bound to it, and keep it open:
+ *   LOAD     the unit that is expected to take the least time, by what runs of these shapes took. Of any 32 runs at most one is to find
+ *            out how long another unit takes now, and such runs cost at most a sixteenth of the time of all.
+ *   THERMAL  the same, but a unit is left while its thermal zone is above the limit, until it has cooled.
+ *   BATTERY  on mains the same as LOAD; on battery the unit whose runs take the least energy, where the system counts that, else the first in
+ *            the order of the target. Where the system does not tell, as LOAD.
+ * Results agree within the tolerance of floats, and are not the same bits. State moves with the session, which costs time that is counted;
+ * where a unit does not give it back, where tensors of smelt_tensor lie on a unit, and while the session is profiled or probed, it stays
+ * where it is. A unit that fails in a run is left for good and that run is done again by another; one that lacks memory for these shapes is
+ * left for some runs. What units are left is as with smelt_fallback. Sessions of smelt_fork have the policy and what it knows. */
+smelt_status smelt_policy(smelt_session *s, const smelt_policy_options *how);
+const char *smelt_policy_note(smelt_session *s); /* what keeps the policy from its work, or what it goes by; NULL: nothing. Until the next call */
+size_t smelt_share_count(const smelt_session *s);
+smelt_status smelt_share(smelt_session *s, size_t i, smelt_unit_share *out);
 
 smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out);
 smelt_status smelt_trim(smelt_session *s); /* give back all that runs made but for the value of a state: arenas, session-owned

@@ -103,7 +103,7 @@ void rt_state_keep(smelt_rt *rt) {
     rt_state *state = rt_written_state(rt, i);
     rt_output *out = &rt->outputs[i];
     uint32_t k = (uint32_t)(state - rt->session->states);
-    state->resident = rt->session->device && rt_device_keeps(rt, i);
+    state->resident = rt->session->device && rt_device_keeps(rt, i) ? (int32_t)rt->session->variant + 1 : 0;
     if (state->resident) {
       if (!rt_in_place(rt, i)) rt_device_swap(rt, k);
       rt_block_free(&state->block); /* zeros, or a copy that a caller has seen */

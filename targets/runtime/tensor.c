@@ -27,7 +27,9 @@ static int32_t make(smelt_rt *rt, int32_t unit, uint64_t bytes, DLTensor *out) {
   if (unit < 0 || (uint32_t)unit > rt->model->n_units)
     return rt_error(rt, SMELT_INVALID, "smelt_tensor: unit %d, model '%s' has units 0 (the host) to %u; see smelt_input_unit", (int)unit,
                     rt->model->name, (unsigned)rt->model->n_units);
-  if (!rt->session->device) unit = 0; /* it has fallen back: all is at the host */
+  if (!rt->session->device) unit = 0; /* it has fallen back, or is bound to the CPU: all is at the host */
+  if (unit && !rt_has_unit(rt, (uint32_t)unit))
+    return rt_error(rt, SMELT_INVALID, "smelt_tensor: unit %d is not one that the session is bound to; see smelt_input_unit", (int)unit);
   rt_tensor *t = calloc(1, sizeof *t);
   int32_t status = t ? SMELT_OK : rt_error(rt, SMELT_DEVICE, "smelt_tensor: the system has no memory; close other sessions");
   if (!status) t->unit = (uint32_t)unit, t->bytes = bytes;

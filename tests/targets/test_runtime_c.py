@@ -28,7 +28,7 @@ ADDRESS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=a
 THREAD = ("-g", "-O1", "-fsanitize=thread", "-DNO_FORK")  # tsan does not follow a fork of threads
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
 COMPILER = (str(GCC), "-std=gnu11", *WARNINGS, "-DSMELT_STATIC", f"-I{runtime_dir()}")
-OF_RUNTIME = ("-DSMELT_TEST_ALLOC",)
+OF_RUNTIME = ("-DSMELT_TEST_ALLOC", "-DSMELT_TEST_CLOCK")
 BLAS = "libnot-there.so;libopenblas.so.0;libblas.so.3"
 needs_blas = pytest.mark.skipif(
     library_name("openblas") is None and library_name("blas") is None,
@@ -222,6 +222,15 @@ def test_entries_on_a_device(bundle: Path) -> None:
 
 TWO_UNITS = ("two_units.c", "fake_driver.c")
 CHECKED = tuple(flag for flag in ADDRESS if flag != "-DSMELT_TEST_ALLOC")
+
+
+@pytest.mark.parametrize("state", [(), ("-DWITH_STATE",)], ids=["plain", "state"])
+@pytest.mark.parametrize("flags", [CHECKED, THREAD, ("-O2",)], ids=["address", "thread", "optimised"])
+def test_policies_bind_runs(bundle: Path, flags: tuple[str, ...], state: tuple[str, ...]) -> None:
+    """Shares of three units that are loaded, hot, or dear on a battery, by a clock that kernels move; failures,
+    states, tensors that stay, forks, streams, threads."""
+    program = build(bundle, *flags, *state, "-DSMELT_TEST_CLOCK", parts=("policies.c", "fake_driver.c"))
+    assert run(program, bundle) == "OK\n"
 
 
 @pytest.mark.parametrize(
