@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from smelt.core.bundle import Bundle
     from smelt.core.diag import SmeltError, SmeltWarning
     from smelt.driver import compile, compile_portable, finalise
-    from smelt.policy import Policy
+    from smelt.policy import UnitPolicy
     from smelt.session import Session, load
     from smelt.streams import Stage, Stream
 
 __version__ = "0.1.0"
 __all__ = [
-    "Bundle", "Policy", "Session", "SmeltError", "SmeltWarning", "Stage", "Stream", "__version__", "backend",
-    "compile", "compile_portable", "finalise", "load",
+    "Bundle", "Session", "SmeltError", "SmeltWarning", "Stage", "Stream", "UnitPolicy", "__version__",
+    "backend", "compile", "compile_portable", "finalise", "load",
 ]  # fmt: skip
 
 _HOMES = {
@@ -30,7 +30,7 @@ _HOMES = {
     "finalise": ("smelt.driver", "finalise"),
     "load": ("smelt.session", "load"),
     "Session": ("smelt.session", "Session"),
-    "Policy": ("smelt.policy", "Policy"),
+    "UnitPolicy": ("smelt.policy", "UnitPolicy"),
     "Stage": ("smelt.streams", "Stage"),
     "Stream": ("smelt.streams", "Stream"),
     "Bundle": ("smelt.core.bundle", "Bundle"),

@@ -1,4 +1,4 @@
-"""A caller's policy -> checked, and as smelt.h has it; a unit's share as smelt.h has it -> as Python has it."""
+"""A caller's policy in, checked and as smelt.h has it out; a unit's share of runs, from smelt.h's struct."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_DEGREES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class UnitPolicy:
     """What binds each run of a session to one of the units that its bundle was compiled for
     (docs/units.md). kind: 'static', 'load', 'thermal' or 'battery'.
 
@@ -66,11 +66,11 @@ class PolicyOptions(ctypes.Structure):
     ]  # fmt: skip
 
 
-def policy_of(given: object) -> Policy:
+def policy_of(given: object) -> UnitPolicy:
     """A policy, or one by its kind. Raises SmeltError(kind='invalid')."""
-    if isinstance(given, Policy):
+    if isinstance(given, UnitPolicy):
         return given
-    return Policy(given if isinstance(given, str) else repr(given))
+    return UnitPolicy(given if isinstance(given, str) else repr(given))
 
 
 @dataclass(frozen=True, slots=True)

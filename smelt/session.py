@@ -20,11 +20,11 @@ from smelt.core.bundle import Bundle, damaged, read_bundle, spelled_dim
 from smelt.core.diag import Kind, SmeltError, reading
 from smelt.core.dtype import INT64
 from smelt.core.session_memory import Memory
-from smelt.counters import Times, device_times_of, kernel_times_of, memory_of, shares_of
+from smelt.counters import KernelTimes, device_times_of, kernel_times_of, memory_of, shares_of
 from smelt.groups import Group, groups, packed, unpacked
 from smelt.library import Held, Moved
 from smelt.limits import MOST_THREADS
-from smelt.policy import Policy, UnitShare, policy_of
+from smelt.policy import UnitPolicy, UnitShare, policy_of
 from smelt.ports import BoundPort, DLDevice, DLTensor, UnitTensor, address, copied, new_array
 
 _KINDS: dict[int, Kind] = {
@@ -74,7 +74,7 @@ _TRIES = 4
 
 def load(
     bundle: Bundle | str | os.PathLike[str], threads: int | None = None, *, verify: bool | None = None,
-    policy: Policy | str = "static",
+    policy: UnitPolicy | str = "static",
 ) -> Session:  # fmt: skip
     """A session on this machine. bundle: a Bundle or its folder. threads: None or 0 takes the bundle's
     default, 1 runs on the caller's thread alone. verify: True compares all weights with their hash, False
@@ -131,7 +131,7 @@ class Session:
 
     def __init__(
         self, bundle: Bundle, threads: int | None = None, *, verify: bool | None = None,
-        policy: Policy | str = "static",
+        policy: UnitPolicy | str = "static",
     ) -> None:  # fmt: skip
         bound = policy_of(policy)
         if threads is not None and not (_whole(threads) and 0 <= threads <= MOST_THREADS):
@@ -452,7 +452,7 @@ class Session:
             self._usable()
             return memory_of(self._lib, self._handle, self._asked)
 
-    def set_policy(self, policy: Policy | str) -> None:
+    def set_policy(self, policy: UnitPolicy | str) -> None:
         """Bind the runs from now on by this policy. Raises SmeltError."""
         options = policy_of(policy).options()
         with self._gate.alone():
@@ -505,14 +505,14 @@ class Session:
             self._usable()
             self._asked(self._lib.smelt_profile(self._handle, int(enable)))
 
-    def kernel_times(self) -> Times:
+    def kernel_times(self) -> KernelTimes:
         """Kernel name -> (total nanoseconds, launches) since `profile()`, by the host's clock: on a device
         with launching and waiting."""
         with self._gate.alone():
             self._usable()
             return kernel_times_of(self._lib, self._handle)
 
-    def device_times(self) -> Times:
+    def device_times(self) -> KernelTimes:
         """Kernel name -> (total nanoseconds, launches) since `profile()`, by the events of the device that
         ran them; without kernels that ran on the CPU or on a device that has no events."""
         with self._gate.alone():

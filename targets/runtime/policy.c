@@ -22,7 +22,7 @@ enum {
   ENERGY_NS = 10000000,   /* counters go up once in 1 ms (Intel SDM 15.10.3): so much run time tells power to a tenth */
   LOOK_NS = 1000000000,   /* between two looks at heat and power; the kernel asks a battery no more often itself */
   HOTTEST = 85000,        /* millidegrees, of a zone that names no limit */
-  BYTES_APART = 8         /* extents below are told apart, larger ones by their first three bits */
+  APART_BELOW = 8         /* extents below are told apart, larger ones by their first three bits */
 };
 static const uint64_t NEVER = UINT64_MAX, LONGEST_NS = (uint64_t)1 << 43;
 
@@ -37,7 +37,7 @@ uint64_t rt_policy_now(void) { return sm_now(); }
 /* ---- keys ---- */
 static uint64_t rounded(int64_t extent) {
   uint64_t n = extent > 0 ? (uint64_t)extent : 0, unit = 1;
-  while (n / unit >= BYTES_APART) unit *= 2;
+  while (n / unit >= APART_BELOW) unit *= 2;
   return n / unit * unit;
 }
 
@@ -55,7 +55,7 @@ static void add(measure *m, DLDataType type, int32_t rank, const int64_t *shape)
 /* Of the inputs of a run and the states that it reads; 0: they are not those of the entry, which the run will say. */
 static int measured(const smelt_rt *named, const DLTensor *inputs, size_t n, measure *m) {
   const smelt_entry_desc *e = named->entry;
-  *m = (measure){(uint64_t)(named - named->session->views) + 1, 1};
+  *m = (measure){0, 1};
   if (n != rt_fed(e) || (n && !inputs)) return 0;
   for (uint32_t i = 0; i < n; i++) {
     if (inputs[i].ndim != e->inputs[i].rank || (inputs[i].ndim && !inputs[i].shape)) return 0;
@@ -178,7 +178,7 @@ static uint32_t forgotten(const rt_policy *p, const rt_key *k, uint32_t best, in
 /* Is it time to move from `bound` to `best`, given how long the states take that have to come back, and go up again? An exploration ends
  * at once: that way back was part of its price. */
 static int is_worth_it(rt_policy *p, const rt_key *k, uint32_t bound, uint32_t best, uint64_t away, int bound_may) {
-  if (!away || !bound_may || !p->home_bytes || p->explored) return 1;
+  if (!away || !bound_may || !p->home_bytes || p->explored || by_order(p)) return 1;
   uint64_t here = cost(p, k, bound, expected(p, k, bound)), there = cost(p, k, best, expected(p, k, best));
   if (here == NEVER) return 1;
   p->regret = here > there ? p->regret + (here - there) : 0;
@@ -242,6 +242,7 @@ void rt_policy_moved(rt_policy *p, uint64_t ns, uint64_t bytes) {
 
 void rt_policy_start(rt_policy *p) {
   p->counted = by_energy(p) && rt_energy_read(p->counter, "energy_uj", &p->microjoules);
+  if (by_energy(p) && !p->counted) p->counter[0] = 0; /* it tells no more */
   p->began = rt_policy_now();
 }
 

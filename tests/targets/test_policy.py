@@ -1,4 +1,4 @@
-"""Sessions that hold OpenCL and the CPU at once, each run bound to one of them: values, shares, what is told."""
+"""Sessions with OpenCL and the CPU at once, each run bound to one of them: values, shares, what is told."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ def test_what_python_says_and_refuses(net: Path, tmp_path: Path, monkeypatch: py
     session.run(None, fed(5))
     first, *_, cpu = session.units()
     assert (first.runs, cpu.runs, first.bound, first.expected, first.degrees) == (1, 0, True, None, None)
-    session.set_policy(smelt.Policy("thermal", limit=90, cooled=2.5, zones={"OpenCL": ["gpu-"], "cpu": ["cpu"]}))
+    zones = {"OpenCL": ["gpu-"], "cpu": ["cpu"]}
+    session.set_policy(smelt.UnitPolicy("thermal", limit=90, cooled=2.5, zones=zones))
     for _ in range(8):
         session.run(None, fed(5))
     first, *_, cpu = session.units()
@@ -127,12 +128,12 @@ def test_what_python_says_and_refuses(net: Path, tmp_path: Path, monkeypatch: py
     with pytest.raises(SmeltError, match="expected one of static, load, thermal, battery, got 'fast'"):
         smelt.load(net / "out", policy="fast")
     with pytest.raises(SmeltError, match="limit: expected degrees from 0 to 1000, got -1"):
-        smelt.Policy("thermal", limit=-1)
-    for zones in ({"cpu": ["a;b"]}, {"": ["a"]}, {"cpu": [""]}, {"cpu": [1]}):
+        smelt.UnitPolicy("thermal", limit=-1)
+    for odd in ({"cpu": ["a;b"]}, {"": ["a"]}, {"cpu": [""]}, {"cpu": [1]}):
         with pytest.raises(SmeltError, match="zones: expected names of units"):
-            smelt.Policy("thermal", zones=zones)  # type: ignore[arg-type]
+            smelt.UnitPolicy("thermal", zones=odd)  # type: ignore[arg-type]
     with pytest.raises(SmeltError, match="zones is longer than 255 characters"):
-        session.set_policy(smelt.Policy("thermal", zones={"cpu": ["x" * 300]}))
+        session.set_policy(smelt.UnitPolicy("thermal", zones={"cpu": ["x" * 300]}))
 
 
 def test_a_bundle_for_the_cpu_alone_has_one_unit(tmp_path: Path) -> None:

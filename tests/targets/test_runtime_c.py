@@ -227,8 +227,8 @@ CHECKED = tuple(flag for flag in ADDRESS if flag != "-DSMELT_TEST_ALLOC")
 @pytest.mark.parametrize("state", [(), ("-DWITH_STATE",)], ids=["plain", "state"])
 @pytest.mark.parametrize("flags", [CHECKED, THREAD, ("-O2",)], ids=["address", "thread", "optimised"])
 def test_policies_bind_runs(bundle: Path, flags: tuple[str, ...], state: tuple[str, ...]) -> None:
-    """Shares of three units that are loaded, hot, or dear on a battery, by a clock that kernels move; failures,
-    states, tensors that stay, forks, streams, threads."""
+    """Shares of three units that are loaded, hot, or dear on a battery, by a clock that kernels move;
+    failures, states, tensors that stay, forks, streams, threads."""
     program = build(bundle, *flags, *state, "-DSMELT_TEST_CLOCK", parts=("policies.c", "fake_driver.c"))
     assert run(program, bundle) == "OK\n"
 

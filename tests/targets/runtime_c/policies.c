@@ -20,13 +20,15 @@ static const DLDataType F32 = {2, 32, 1};
 static _Atomic uint64_t now_ns = 1;
 uint64_t smelt_test_now(void) { return now_ns; }
 static uint64_t per_run[VARIANTS], per_element[VARIANTS], microjoules[VARIANTS], home_ns;
+static int reversed; /* to entry two the variants are as the others are to entry one */
 static void use_energy(uint64_t more);
 
 static float *pointer(int64_t address) { return (float *)(intptr_t)address; }
 static void work(int v, const int64_t *a, int64_t lo, int64_t hi) { /* x, sum, y; what is added */
   for (int64_t i = lo; i < hi; i++) pointer(a[2])[i] = pointer(a[0])[i] + (a[1] ? pointer(a[1])[i] : 0) + (float)a[3];
-  now_ns += per_run[v] + (uint64_t)(hi - lo) * per_element[v];
-  use_energy(microjoules[v]);
+  int as = reversed && a[3] == 2 ? VARIANTS - 1 - v : v;
+  now_ns += per_run[as] + (uint64_t)(hi - lo) * per_element[as];
+  use_energy(microjoules[as]);
 }
 static void work0(const int64_t *a, int64_t lo, int64_t hi) { work(0, a, lo, hi); }
 static void work1(const int64_t *a, int64_t lo, int64_t hi) { work(1, a, lo, hi); }
@@ -160,7 +162,7 @@ static int notes(smelt_session *session, const char *text) {
   return printf("note: %s\n", note ? note : "none"), 0;
 }
 
-static void costs(uint64_t a, uint64_t b, uint64_t c) { /* ns of an element; the first ten of them are as long as a run's start */
+static void costs(uint64_t a, uint64_t b, uint64_t c) { /* ns of an element */
   per_element[0] = a, per_element[1] = b, per_element[2] = c;
   for (int v = 0; v < VARIANTS; v++) per_run[v] = 0, microjoules[v] = 0;
 }
@@ -265,6 +267,8 @@ static void test_shapes(void) {
   uint64_t device = runs(session, 0), cpu = runs(session, 2);
   for (int i = 0; i < 100; i++) EXPECT(once(session, 8) == SMELT_OK && once(session, 2048) == SMELT_OK);
   EXPECT(runs(session, 0) - device >= 100 - 200 / EVERY - 1 && runs(session, 2) - cpu >= 100 - 200 / EVERY - 1);
+  device = runs(session, 0);
+  EXPECT(once(session, 1024) == SMELT_OK && runs(session, 0) == device + 1); /* between the two */
   uint64_t worst = runs(session, 1); /* of it nobody wants to know at each shape how slow it is */
   for (int64_t n = 9; n < 2048; n += 5) EXPECT(once(session, n) == SMELT_OK);
   EXPECT(runs(session, 1) - worst <= 2048 / 5 / EVERY + 1);
@@ -285,6 +289,15 @@ static void test_entries(void) {
   uint64_t fast = runs(session, 0);
   for (int i = 0; i < 100; i++) EXPECT(run_of(two, 10, 2) == SMELT_OK && once(session, 10) == SMELT_OK);
   EXPECT(runs(session, 0) - fast >= 200 - 200 / EVERY - 1 && runs(two, 0) == runs(session, 0));
+  smelt_close(session);
+  session = opened(SMELT_POLICY_LOAD), two = smelt_entry(session, "two");
+  reversed = 1;
+  for (int i = 0; i < 100; i++) EXPECT(run_of(two, 10 + i % 2, 2) == SMELT_OK && once(session, 10 + i % 2) == SMELT_OK);
+  EXPECT(runs(session, 0) >= 90 && runs(session, 2) >= 90);
+  fast = runs(session, 0), slow = runs(session, 2);
+  EXPECT(run_of(two, 512, 2) == SMELT_OK && runs(session, 2) == slow + 1); /* by its own sizes */
+  EXPECT(once(session, 512) == SMELT_OK && runs(session, 0) == fast + 1);
+  reversed = 0;
   smelt_close(session);
 }
 
@@ -360,24 +373,34 @@ static void test_forks(void) {
   costs(100, 200, 400);
   EXPECT(many(session, 40, 10) && smelt_fork(session, &other) == SMELT_OK);
   float kept = total;
-  EXPECT(many(other, 10, 10) && runs(other, 0) + runs(other, 1) + runs(other, 2) == 10 && runs(other, 0) >= 9);
+  EXPECT(share(other, 0).open && !share(other, 1).open && many(other, 10, 10) && runs(other, 0) + runs(other, 1) + runs(other, 2) == 10 && runs(other, 0) >= 9);
   total = kept;
   EXPECT(many(session, 10, 10));
   smelt_close(other);
+  costs(100, 200, 10);
+  EXPECT(many(session, 100, 10) && share(session, 2).bound && smelt_fork(session, &other) == SMELT_OK);
+  EXPECT(share(other, 2).bound && !share(other, 0).open && !share(other, 1).open);
+  smelt_close(other);
+  costs(100, 200, 400);
+  EXPECT(many(session, 100, 10) && share(session, 0).bound);
 #ifndef NO_FORK
   if (WITH) EXPECT(smelt_reset(session) == SMELT_OK);
   total = 0;
+  smelt_session *fresh = opened(SMELT_POLICY_LOAD);
   fflush(stdout);
   pid_t pid = fork();
   if (!pid) {
     uint64_t before = runs(session, 2);
     int good = many(session, 5, 10) && runs(session, 2) - before == 5;
     smelt_close(session);
+    held = -1; /* no driver is opened in a child */
+    good = good && many(fresh, 5, 10) && runs(fresh, 2) == 5 && !share(fresh, 1).open;
     _exit(good ? 0 : 1);
   }
   int status = 1;
   waitpid(pid, &status, 0);
   EXPECT(status == 0 && many(session, 5, 10));
+  smelt_close(fresh);
 #endif
   smelt_close(session);
 }
@@ -470,6 +493,7 @@ static void test_heat(void) {
   total = 0, held = -1;
   file("thermal/thermal_zone7/trip_point_0_type", "critical"), file("thermal/thermal_zone7/trip_point_0_temp", "60000");
   file("thermal/thermal_zone7/trip_point_1_type", "passive"), file("thermal/thermal_zone7/trip_point_1_temp", "70000");
+  file("thermal/thermal_zone7/trip_point_2_type", "passive"), file("thermal/thermal_zone7/trip_point_2_temp", "95000");
   file("thermal/thermal_zone0/temp", "50000"), file("thermal/thermal_zone8/temp", "40000"), heat("69000");
   EXPECT(many(session, 20, 10) && share(session, 0).bound);
   heat("71000"); /* "gpu" stands for both devices here */
@@ -497,10 +521,10 @@ static void test_battery(void) {
   before = runs(session, 0);
   EXPECT(many(session, 50, 10) && runs(session, 0) - before <= 2 && share(session, 1).bound);
   smelt_close(session);
-  energy_most = 50000000, energy = energy_most - 5; /* it begins at 0 again soon */
+  energy_most = 5000, energy = 0; /* it begins at 0 again and again */
   file("power_supply/AC/online", "0"), file("power_supply/BAT0/status", "Discharging");
   file("powercap/a/name", "package-0"), file("powercap/a/energy_uj", "0");
-  file("powercap/b/name", "psys"), file("powercap/b/max_energy_range_uj", "50000000"), use_energy(0);
+  file("powercap/b/name", "psys"), file("powercap/b/max_energy_range_uj", "5000"), use_energy(0);
   session = opened(SMELT_POLICY_BATTERY);
   costs(40000, 10000, 20000); /* 10 elements: 0.4, 0.1, 0.2 ms */
   microjoules[0] = 900, microjoules[1] = 1000, microjoules[2] = 300;
@@ -509,13 +533,17 @@ static void test_battery(void) {
   EXPECT(many(session, 100, 10) && runs(session, 2) - before >= 100 - 100 / EVERY - 1 && notes(session, "by the energy of"));
   uint64_t uj = share(session, 2).expected_uj;
   EXPECT(uj >= 250 && uj <= 350 && share(session, 1).expected_uj > 900 && share(session, 1).expected_uj < 1100);
-  microjoules[2] = 5000; /* its share shrinks as well */
+  microjoules[2] = 4000; /* its share shrinks as well */
   EXPECT(many(session, 400, 10));
   before = runs(session, 0);
   EXPECT(many(session, 100, 10) && runs(session, 0) - before >= 100 - 100 / EVERY - 1);
+  smelt_close(session);
+  session = opened(SMELT_POLICY_BATTERY);
+  EXPECT(many(session, 3, 10) && notes(session, "by the energy of"));
   energy_most = 0;
-  forget("powercap/b/energy_uj"); /* it tells no more: what is known stays */
-  EXPECT(many(session, 50, 10));
+  forget("powercap/b/energy_uj"); /* it tells no more */
+  before = runs(session, 0);
+  EXPECT(many(session, 50, 10) && runs(session, 0) - before == 50 && notes(session, "in the bundle's order"));
   smelt_close(session);
 }
 
@@ -533,6 +561,7 @@ static void test_state(void) {
   EXPECT(many(session, 64, N) && runs(session, 2) > 50 && smelt_trim(session) == SMELT_OK && many(session, 3, N));
   costs(100, 400, 800);
   EXPECT(many(session, 128, N) && share(session, 0).bound);
+  EXPECT(smelt_trim(session) == SMELT_OK && smelt_memory_stats(session, &memory) == SMELT_OK && memory.state_capacity <= MOST_N * 4); /* the value's */
   refuses_state = 1;
   costs(500, 100, 800);
   EXPECT(many(session, 40, N) && share(session, 0).bound && notes(session, "does not give the state back: first device 'fake': read of a state"));
@@ -566,6 +595,15 @@ static void test_price_of_moving(void) {
   runs_here = runs(session, 0) - runs_here; /* a few until it is believed, and then 80 */
   EXPECT(runs_here >= 2 * MOVE / LOSS && runs_here <= 2 * MOVE / LOSS + 16 && share(session, 1).bound && share(session, 2).explorations == explored);
   EXPECT(many(session, 10, N) && share(session, 1).bound);
+  uint64_t runs_there = runs(session, 1);
+  per_element[1] = 250; /* and for the way back again, though twice as much is lost now */
+  for (int i = 0; i < 256 && share(session, 1).bound; i++) EXPECT(once(session, N) == SMELT_OK);
+  runs_there = runs(session, 1) - runs_there;
+  EXPECT(runs_there >= MOVE / LOSS - 2 && runs_there <= MOVE / LOSS + 16 && share(session, 0).bound);
+  costs(400, 10, 1000000);
+  EXPECT(many(session, 200, N) && share(session, 1).bound);
+  const smelt_policy_options battery = {.struct_size = sizeof battery, .policy = SMELT_POLICY_BATTERY}; /* the order is not weighed */
+  EXPECT(smelt_policy(session, &battery) == SMELT_OK && once(session, N) == SMELT_OK && share(session, 0).bound && notes(session, "in the bundle's order"));
   smelt_close(session);
 }
 #endif
