@@ -104,7 +104,9 @@ class _Builder:
         common = self.common or common_of([(self.module, layout.time)])[0]
         units, weights = common.units, common.weights
         at_unit = {r: units.index(u or CPU) for r, u in {**layout.units, **scratch_units}.items()}
-        stages = self._place(rows, at_unit, layout, len(units) > 1)
+        used = {*at_unit.values(), *(units.index(v.unit or CPU) for v in graph.inputs)}
+        # units are those of all modules that are linked: one that this module does not name is not needed
+        stages = self._place(rows, at_unit, layout, min(used - {0}, default=0))
         roots = {r: Address("arena", s.arena, s.plan.offsets[r]) for s in stages for r in s.plan.offsets}
         shared = {s.arena: s for s in stages}  # the last of each, by when all is in it
         alone = {root: len(shared) + k for k, root in enumerate(layout.alone)}
@@ -254,17 +256,17 @@ class _Builder:
         return rows, units
 
     def _place(
-        self, rows: Sequence[Storage], units: Mapping[Ref, int], layout: Storages, several: bool
+        self, rows: Sequence[Storage], units: Mapping[Ref, int], layout: Storages, first: int
     ) -> list[ArenaStage]:
         """One for each unit and each position where sizes become known, -1 before anything runs. One of those
-        comes first."""
+        comes first, at the unit `first` where there is nothing to put into it."""
         known = [self._known(s) for s in self.module.symbols] if self.scope.learned else self.module.symbols
         samples = sample_points(known, most_of_binds(self.module))
         found: dict[tuple[int, int], list[Storage]] = {}
         for s in rows:
             found.setdefault((layout.time.stage(s.bytes), units[s.root]), []).append(s)
         if not any(at < 0 for at, _ in found):
-            found[-1, int(several)] = []
+            found[-1, first] = []
         rounds = loops(layout.time.items)
         return assign([(*key, own) for key, own in sorted(found.items())], rounds, self.scope.facts, samples)
 

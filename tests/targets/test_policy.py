@@ -136,6 +136,19 @@ def test_what_python_says_and_refuses(net: Path, tmp_path: Path, monkeypatch: py
         session.set_policy(smelt.UnitPolicy("thermal", zones={"cpu": ["x" * 300]}))
 
 
+@needs_opencl
+def test_a_model_of_one_kernel_has_both_units(tmp_path: Path) -> None:
+    """The CPU's code needs no device, so that the first run there opens none."""
+    text = NET.split("net (")[0] + "net (float[n, 8] x) => (float[n, 8] y) { y = Relu (x) }"
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    out = str(tmp_path / "out")
+    compile_here(Request(source=str(tmp_path / "m.onnx"), target="x86+opencl", output=out, choose=True))
+    session, x = smelt.load(out, policy="load"), fed(5)["x"]
+    for _ in range(6):
+        assert (session.run(None, {"x": x})[0] == np.maximum(x, 0)).all()
+    assert {s.unit: s.runs >= 2 for s in session.units()} == {"OpenCL": True, "cpu": True}
+
+
 def test_a_bundle_for_the_cpu_alone_has_one_unit(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(NET), tmp_path / "m.onnx")
     compile_here(Request(source=str(tmp_path / "m.onnx"), output=str(tmp_path / "out")))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from smelt.core.ir.graph import Module
 from smelt.core.ir.text import parse_module
 from smelt.core.ir.verify import verify
@@ -73,3 +77,20 @@ def test_working_memory_has_the_bound_of_the_largest() -> None:
     whole = linked(small=small, large=large)
     assert [e.arenas for e in whole.entries] == [(0,), (0,)] and whole.homes == (0,)
     assert whole.most == (max(n for n in bounds if n is not None),) and bounds[0] != bounds[1]
+
+
+def at(unit: str, m: Module) -> Module:
+    """The same with all kernels at a unit."""
+    nodes = tuple(
+        n.with_(outputs=tuple(replace(v, unit=unit) for v in n.outputs)) for n in m.main.nodes
+    )
+    return m.with_main(replace(m.main, nodes=nodes))
+
+
+@pytest.mark.parametrize("kernels", [{"a": HALF}, {"a": HALF, "b": TWICE}], ids=["no memory", "memory"])
+def test_a_variant_needs_the_units_that_it_names_alone(kernels: dict[str, str]) -> None:
+    """Also where it has nothing to put into working memory."""
+    m = module(4, **kernels)
+    made = link([("any", [("main", at(u, m), ())]) for u in ("one", "two")] + [("any", [("main", m, ())])])
+    assert made.units == ("one", "two")
+    assert [v.units for v in made.variants] == [(1,), (2,), ()]
