@@ -9,7 +9,7 @@ from typing import Any
 from smelt.core.session_memory import MEMORY_FIELDS, Memory
 from smelt.policy import ShareFields, UnitShare
 
-KernelTimes = dict[str, tuple[int, int]]
+TimesByKernel = dict[str, tuple[int, int]]
 """Kernel name -> (total nanoseconds, launches)."""
 Asked = Callable[[int], None]
 """Raises the error of a call whose status is no success."""
@@ -26,7 +26,7 @@ def memory_of(lib: Any, handle: ctypes.c_void_p, asked: Asked) -> Memory:
     return Memory(*(getattr(m, name) for name in MEMORY_FIELDS))
 
 
-def kernel_times_of(lib: Any, handle: ctypes.c_void_p) -> KernelTimes:
+def kernel_times_of(lib: Any, handle: ctypes.c_void_p) -> TimesByKernel:
     """By the host's clock."""
     found, name, ns, launches = {}, ctypes.c_char_p(), ctypes.c_uint64(), ctypes.c_uint64()
     for i in range(lib.smelt_kernel_count(handle)):
@@ -35,7 +35,7 @@ def kernel_times_of(lib: Any, handle: ctypes.c_void_p) -> KernelTimes:
     return found
 
 
-def device_times_of(lib: Any, handle: ctypes.c_void_p) -> KernelTimes:
+def device_times_of(lib: Any, handle: ctypes.c_void_p) -> TimesByKernel:
     """By the events of the devices, where there are any."""
     found, name, ns, launches = {}, ctypes.c_char_p(), ctypes.c_uint64(), ctypes.c_uint64()
     for i in range(lib.smelt_kernel_count(handle)):

@@ -20,7 +20,7 @@ from smelt.core.bundle import Bundle, damaged, read_bundle, spelled_dim
 from smelt.core.diag import Kind, SmeltError, reading
 from smelt.core.dtype import INT64
 from smelt.core.session_memory import Memory
-from smelt.counters import KernelTimes, device_times_of, kernel_times_of, memory_of, shares_of
+from smelt.counters import TimesByKernel, device_times_of, kernel_times_of, memory_of, shares_of
 from smelt.groups import Group, groups, packed, unpacked
 from smelt.library import Held, Moved
 from smelt.limits import MOST_THREADS
@@ -505,14 +505,14 @@ class Session:
             self._usable()
             self._asked(self._lib.smelt_profile(self._handle, int(enable)))
 
-    def kernel_times(self) -> KernelTimes:
+    def kernel_times(self) -> TimesByKernel:
         """Kernel name -> (total nanoseconds, launches) since `profile()`, by the host's clock: on a device
         with launching and waiting."""
         with self._gate.alone():
             self._usable()
             return kernel_times_of(self._lib, self._handle)
 
-    def device_times(self) -> KernelTimes:
+    def device_times(self) -> TimesByKernel:
         """Kernel name -> (total nanoseconds, launches) since `profile()`, by the events of the device that
         ran them; without kernels that ran on the CPU or on a device that has no events."""
         with self._gate.alone():

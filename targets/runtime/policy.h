@@ -10,7 +10,7 @@ typedef struct {
   int32_t above;        /* its limit */
 } rt_heat;
 /* Of the zones whose type begins, in whatever case, with a prefix that `zones` has for `unit` ("cpu=cpu,soc;*=gpu"). limit: 0: each zone's
- * first passive trip point, at which the system begins to slow it down, and `otherwise` of zones without one. */
+ * lowest passive trip point, at which the system begins to slow it down, and `otherwise` of zones without one. */
 rt_heat rt_heat_of(const char *zones, const char *unit, int32_t limit, int32_t otherwise);
 
 typedef enum { RT_POWER_UNKNOWN, RT_POWER_MAINS, RT_POWER_BATTERY } rt_power;

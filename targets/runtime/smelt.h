@@ -79,7 +79,7 @@ typedef enum { SMELT_POLICY_STATIC = 0, SMELT_POLICY_LOAD = 1, SMELT_POLICY_THER
 typedef struct {
   int32_t struct_size; /* sizeof(smelt_policy_options) */
   int32_t policy;      /* smelt_policy_kind */
-  int32_t limit;       /* millidegrees C above which a unit is left; 0: each zone's own first passive trip point, else 85000 */
+  int32_t limit;       /* millidegrees C above which a unit is left; 0: each zone's own lowest passive trip point, else 85000 */
   int32_t cooled;      /* by so many below its limit a unit has to be before it is taken again; 0: 5000 */
   const char *zones;   /* how the types of a unit's thermal zones begin; NULL: "cpu=cpu,x86_pkg_temp;*=gpu". A unit is "cpu", or the
                         * name of its driver ("OpenCL", "Vulkan", "CUDA"), or '*', any that is not named. In whatever case. */
