@@ -141,7 +141,8 @@ class Store:
 @dataclass(frozen=True, slots=True)
 class Loop:
     """Replicate body over var in 0 .. extent-1 at a level. `buffers` live inside one iteration, except
-    that a register buffer with leading lane dims lives across sibling lane loops.
+    that a register buffer with leading lane dims lives across sibling lane loops. Those of space scratch,
+    which only groups have, may be of any size that dims decide (workspace.py).
     Directly nested group loops (a group Loop/Tiles whose only statement is a group Loop/Tiles) form one
     flattened parallel space, outermost slowest."""
 
@@ -217,8 +218,9 @@ class Kernel:
     origin: str = ""
 
     def buffers(self) -> dict[str, Buffer]:
-        """Parameters and scratch by name."""
-        return {b.name: b for b in (*self.inputs, *self.outputs, *self.scratch)}
+        """What lies in memory, by name: parameters, scratch, and scratch that groups have."""
+        own = (b for s in self.body for b in own_scratch(s))
+        return {b.name: b for b in (*self.inputs, *self.outputs, *self.scratch, *own)}
 
     def with_(self, **changes: Any) -> Kernel:
         """A copy with some fields replaced."""
@@ -226,6 +228,15 @@ class Kernel:
 
 
 # ---------------------------------------------------------------- traversal
+
+
+def own_scratch(s: Stmt) -> Iterator[Buffer]:
+    """What each group of a top-level statement has in memory of its own."""
+    while isinstance(s, Loop | Tiles) and s.level == "group":
+        yield from (b for b in s.buffers if b.space == "scratch")
+        if len(s.body) != 1:
+            return
+        s = s.body[0]
 
 
 def children(e: Expr) -> tuple[Expr, ...]:

@@ -242,6 +242,17 @@ def bound_symbols(x: Expr | Stmt | Body) -> frozenset[str]:
     return frozenset(found)
 
 
+def alpha(e: Expr) -> Expr:
+    """e with its bound variables named by position, so that equal meanings compare equal."""
+    names: dict[str, str] = {}
+    for x in walk_expr(e):
+        bound = [a.var for a in x.axes] if isinstance(x, Reduce) else []
+        bound += [x.var] if isinstance(x, Let) else []
+        for v in bound:
+            names.setdefault(v, f"$.{len(names)}")
+    return rename_vars_expr(e, names) if names else e
+
+
 def free_symbols(x: Expr | Stmt | Body | Kernel) -> frozenset[str]:
     """Symbols used but not bound inside. A well-formed kernel has none (its dims are bound)."""
     if isinstance(x, Kernel):

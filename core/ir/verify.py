@@ -23,10 +23,12 @@ Modules and graphs
 Kernels
   K1 names      dims and parameters are distinct; nothing is bound or declared again in its own scope.
   K2 symbols    every symbol is bound where it is used; dims have possible ranges.
-  K3 buffers    declared before use, indexed by their rank; inputs are never written.
+  K3 buffers    declared before use, indexed by their rank; inputs are never written. Local scratch is of
+                groups, on machines without lanes.
   K4 types      loads, stores, intrinsics and reductions have the types that they say.
-  K5 static     register extents are constant once tiles are expanded, and what a group shares fits the
-                Machine; scheduled: so are register indices and the extents of vector loops.
+  K5 static     register extents are constant once tiles are expanded, dims decide those of a group's
+                scratch, and what a group shares fits the Machine; scheduled: register indices and the extents
+                of vector loops are constant too.
   K6 bounds     every access is inside its buffer or guarded. A refuted access is an error always, one
                 that is not proved only when `strict`.
   K7 races      instances of a parallel node write disjoint elements, and none reads what another writes;

@@ -219,6 +219,8 @@ def _is_static(d: Dim, scope: _Scope) -> bool:
 def _local(b: Buffer, s: Stmt, scope: _Scope) -> None:
     if b.space == "register" and not all(_is_static(d, scope) for d in b.shape):
         scope.fail("K5 (static)", f"register '{b.name}' has an extent that is not constant")
+    if b.space == "scratch":
+        _of_groups(b, s, scope)
     if b.space != "shared":
         return
     if {"lane", "vector"} & {*scope.path}:
@@ -231,6 +233,17 @@ def _local(b: Buffer, s: Stmt, scope: _Scope) -> None:
             have = f"{scope.machine.name} has {scope.machine.shared_bytes}"
             more = " with what its group shares besides" if len(scope.shared) > 1 else ""
             scope.fail("K5 (static)", f"shared '{b.name}' needs {total} bytes{more}, {have}")
+
+
+def _of_groups(b: Buffer, s: Stmt, scope: _Scope) -> None:
+    """Memory that a group has of its own: its size is known when the kernel is called."""
+    if not isinstance(s, Loop | Tiles) or s.level != "group":
+        scope.fail("K3 (buffers)", f"scratch '{b.name}' is of no group")
+    moving = sorted(x for d in b.shape for x in d.symbols if scope.levels.get(x) != "dim")
+    if moving:
+        scope.fail("K5 (static)", f"scratch '{b.name}' of a group has an extent that follows '{moving[0]}'")
+    if scope.machine is not None and scope.machine.has_lanes:
+        scope.fail("K3 (buffers)", f"scratch '{b.name}': groups of {scope.machine.name} have none")
 
 
 def _store(s: Store, scope: _Scope) -> None:

@@ -10,6 +10,7 @@ from smelt.core.ir.analysis.samples import sample_points
 from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Ref, Symbol, TensorType
 from smelt.core.ir.verify import most_of_binds
+from smelt.core.ir.workspace import workspace
 from smelt.core.machine import CPU
 from smelt.core.plan.arena import Arena
 from smelt.core.plan.bounds import most_bytes
@@ -248,7 +249,7 @@ class _Builder:
             if item.node.op != "call_kernel":
                 continue
             kernel, env = callee(self.module, item.node)
-            for b in kernel.scratch:
+            for b in workspace(kernel):
                 size = self.scope.facts.simplify(bytes_of(b.dtype, tuple(d.substitute(env) for d in b.shape)))
                 name = scratch_name(item.start, b.name)
                 rows.append(Storage(name, size, item.start, item.start))

@@ -14,6 +14,7 @@ from smelt.core.ir.groups import group_count
 from smelt.core.ir.idle import MOST_UNSTORED, busy, unstored
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.layout import Layout
+from smelt.core.ir.workspace import workspace
 from smelt.core.machine import CPU
 from smelt.core.plan.items import Arm, Item, is_size_name, new_symbols
 from smelt.core.plan.lifetime import Storages, bytes_of, copying_parts
@@ -189,8 +190,8 @@ class Emitter:
         node = item.node
         kernel, env = self.callee(node)
         buffers = self._buffers(node)
-        buffers += [self.places.roots[scratch_name(item.start, b.name)] for b in kernel.scratch]
-        assert len(buffers) == len(kernel.inputs) + len(kernel.outputs) + len(kernel.scratch), node
+        buffers += [self.places.roots[scratch_name(item.start, b.name)] for b in workspace(kernel)]
+        assert len(buffers) == len(kernel.inputs) + len(kernel.outputs) + len(workspace(kernel)), node
         key = (kernel.name, tuple(node.attr("dims", ())))
         if key not in self._sizes:  # networks repeat their layers
             self._sizes[key] = self._launches(kernel, env, key[1])

@@ -10,6 +10,7 @@ from smelt.core.dtype import DType
 from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Ref, TensorType, Value
 from smelt.core.ir.kernel import Kernel, Load, Stmt, Store, walk, walk_expr
+from smelt.core.ir.workspace import workspace
 from smelt.core.machine import CPU
 from smelt.core.plan.items import Arm, Item, Timeline, timeline, walk_items
 
@@ -40,7 +41,7 @@ def in_place_inputs(kernel: Kernel) -> dict[int, tuple[int, ...]]:
     that output, unguarded, at the very index of the store: then every element is read by the instance
     that overwrites it, before it does.
     """
-    if len(kernel.body) != 1 or kernel.scratch:
+    if len(kernel.body) != 1 or workspace(kernel):
         return {}
     stores = [s for s in walk(kernel.body) if isinstance(s, Store)]
     found: dict[int, tuple[int, ...]] = {}

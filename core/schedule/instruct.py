@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.core.dim import YES, Facts, ceildiv, sym, to_dim
+from smelt.core.ir.analysis.products import strip_casts
 from smelt.core.ir.analysis.scope import kernel_facts
-from smelt.core.ir.analysis.traits import strip_casts
 from smelt.core.ir.instructions import lanes_differ, match
 from smelt.core.ir.kernel import (
     Axis,

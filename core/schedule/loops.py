@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -595,8 +595,16 @@ def _reshape(kernel: Kernel, merges: Mapping[str, int]) -> Kernel:
         inputs=tuple(map(shape, kernel.inputs)),
         outputs=tuple(map(shape, kernel.outputs)),
         scratch=tuple(map(shape, kernel.scratch)),
-        body=body,
+        body=tuple(_with_shapes(s, shape) for s in body),
     )
+
+
+def _with_shapes(s: Stmt, shape: Callable[[Buffer], Buffer]) -> Stmt:
+    """s with the scratch of its groups in other shapes."""
+    if not isinstance(s, Loop | Tiles) or s.level != "group":
+        return s
+    buffers = tuple(shape(b) if b.space == "scratch" else b for b in s.buffers)
+    return replace(s, buffers=buffers, body=tuple(_with_shapes(x, shape) for x in s.body))
 
 
 __all__ = [

@@ -7,9 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.core.dim import YES, Dim, Facts, Min, align_up, sole_atom, sym, to_dim
+from smelt.core.ir.analysis.products import split_factors
+from smelt.core.ir.analysis.row_operand import row_operand, with_row_operand
 from smelt.core.ir.analysis.scope import enter, kernel_facts
-from smelt.core.ir.analysis.traits import split_factors
 from smelt.core.ir.kernel import (
+    Axis,
     Block,
     Bound,
     Buffer,
@@ -30,6 +32,7 @@ from smelt.core.ir.rewrite import Body, free_symbols, fresh_name, map_expr, map_
 from smelt.core.schedule.tree import (
     ScheduleError,
     chain,
+    declare,
     edit,
     expressions,
     find,
@@ -101,7 +104,7 @@ def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
     )
 
 
-def stage_factor(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
+def stage_factor(kernel: Kernel, var: str, axis: str, name: str, own: bool) -> Kernel:
     """<v> { for i { for j { y[i, j] = f(sum k in n { e(i, k) * x[k, j] }) } } }
       -->  scratch p: f32[v, i, n];
            <v> { for i { for k' in n { p[v, i, k'] = e(i, k') } };
@@ -109,17 +112,11 @@ def stage_factor(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
 
     The factor that has reductions of its own is computed once for every i and k, ahead of the sums over k. p
     has the group loops from v outward, the loops inside v that e follows (those without an extent in sizes of
-    the kernel: their most), and k.
+    the kernel: their most), and k. own: v is a group, which has p of its own, without these loops.
     """
-    what = f"stage_factor {var} {axis} {name}"
+    what = f"stage_factor {var} {axis} {name} {'yes' if own else 'no'}"
+    groups = _groups_around(kernel, var, name, own, what)
     taken = names_of(kernel)
-    place = find(kernel, var)
-    if name in taken or place is None:
-        raise ScheduleError(what, f"name '{name}' is taken, or there is no loop '{var}'")
-    around = [x for x in (*place[0], place[1]) if isinstance(x, Loop | Tiles)]
-    groups = [x for x in around if isinstance(x, Loop) and x.level == "group"]
-    if any(x.level != "serial" for x in around if x not in groups):
-        raise ScheduleError(what, "a loop around it is parallel, and no plain group")
     made: list[Buffer] = []
 
     def rewrite(node: LoopNode, facts: Facts) -> Stmt:
@@ -145,10 +142,65 @@ def stage_factor(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
             return map_expr(whole, lambda x: load if x == e else x)
 
         rest = rebuild(nodes[1:], tuple(map_stmt_exprs(s, read) for s in leaf))
-        return replace(node, body=(rename_vars(fill, renaming), *rest))
+        done = replace(node, body=(rename_vars(fill, renaming), *rest))
+        return declare(done, tuple(made)) if own else done
 
     done = edit(kernel, var, rewrite, what)
-    return done.with_(scratch=(*kernel.scratch, *made))
+    return done if own else done.with_(scratch=(*kernel.scratch, *made))
+
+
+def stage_operand(kernel: Kernel, var: str, row: str, name: str, own: bool) -> Kernel:
+    """<v> { for i { for k in n { r[i, k] = e(x(i, k), max l in n { x(i, l) }) } }; s }
+      -->  scratch p: f32[v, i, n];
+           <v> { for i { for k' in n { p[v, i, k'] = x(i, k') } };
+                 for i { for k in n { r[i, k] = e(p[v, i, k], max l in n { p[v, i, l] }) } }; s }
+
+    x is the widest expression that holds the only product of e, equal at k, the innermost loop, and along e's
+    reductions: it is computed once for every i and k. p is as in `stage_factor`.
+    """
+    what = f"stage_operand {var} {row} {name} {'yes' if own else 'no'}"
+    groups = _groups_around(kernel, var, name, own, what)
+    taken = names_of(kernel)
+    made: list[Buffer] = []
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        first, rest = node.body[0], node.body[1:]
+        nodes, leaf = chain(first)
+        store = leaf[0] if len(leaf) == 1 else None
+        if not isinstance(store, Store) or not nodes or var_of(nodes[-1]) != row or store.guard:
+            raise ScheduleError(what, f"the first statement is no row along '{row}'")
+        axis = Axis(row, nodes[-1].extent)
+        x = row_operand(store.value, axis)
+        if x is None:
+            raise ScheduleError(what, "no product that the row is made of")
+        loops = [Loop("serial", var_of(n), n.extent, ()) for n in nodes if var_of(n) in free_symbols(x)]
+        inner = enter(facts, node)
+        shape = (*(g.extent for g in groups), *(_most(n.extent, inner, kernel, what) for n in loops))
+        made.append(Buffer(name, x.dtype, shape, "scratch"))
+        index = tuple(sym(n.var) for n in (*groups, *loops))
+        renaming = {n.var: fresh_name(f"{n.var}.x", {*taken, name}) for n in loops}
+        (fill,) = rebuild(loops, (Store(name, index, x),))
+        value = with_row_operand(store.value, axis, x, Load(name, index, x.dtype))
+        (using,) = rebuild(nodes, (replace(store, value=value),))
+        done = replace(node, body=(rename_vars(fill, renaming), using, *rest))
+        return declare(done, tuple(made)) if own else done
+
+    done = edit(kernel, var, rewrite, what)
+    return done if own else done.with_(scratch=(*kernel.scratch, *made))
+
+
+def _groups_around(kernel: Kernel, var: str, name: str, own: bool, what: str) -> list[Loop]:
+    """The group loops from var outward that a buffer of that name, made there, needs places for."""
+    place = find(kernel, var)
+    if name in names_of(kernel) or place is None:
+        raise ScheduleError(what, f"name '{name}' is taken, or there is no loop '{var}'")
+    around = [x for x in (*place[0], place[1]) if isinstance(x, Loop | Tiles)]
+    groups = [x for x in around if isinstance(x, Loop) and x.level == "group"]
+    if any(x.level != "serial" for x in around if x not in groups):
+        raise ScheduleError(what, "a loop around it is parallel, and no plain group")
+    if own and place[1].level != "group":
+        raise ScheduleError(what, f"'{var}' is no group, which could have memory of its own")
+    return [] if own else groups
 
 
 def _most(extent: Dim, facts: Facts, kernel: Kernel, what: str) -> Dim:
@@ -286,4 +338,4 @@ def _clamped(d: Dim, names: frozenset[str]) -> tuple[Dim, Dim] | None:
     return None
 
 
-__all__ = ["bind_let", "pack", "stage", "stage_factor", "unclamp"]
+__all__ = ["bind_let", "pack", "stage", "stage_factor", "stage_operand", "unclamp"]

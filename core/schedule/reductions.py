@@ -31,11 +31,11 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.rewrite import (
     Body,
+    alpha,
     free_symbols,
     fresh_name,
     local_buffers,
     map_expr,
-    rename_vars_expr,
     substitute_expr,
     with_children,
 )
@@ -70,17 +70,6 @@ def start_value(kind: str, dtype: DType) -> Const:
         return Const(kind == "min", dtype)
     low, high = dtype.limits
     return Const(low if kind == "max" else high, dtype)
-
-
-def alpha(e: Expr) -> Expr:
-    """e with its bound variables named by position, so that equal meanings compare equal."""
-    names: dict[str, str] = {}
-    for x in walk_expr(e):
-        bound = [a.var for a in x.axes] if isinstance(x, Reduce) else []
-        bound += [x.var] if isinstance(x, Let) else []
-        for v in bound:
-            names.setdefault(v, f"$.{len(names)}")
-    return rename_vars_expr(e, names) if names else e
 
 
 # ---------------------------------------------------------------- stages

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, to_dim
-from smelt.core.ir.analysis.traits import factors, heavy, strip_casts
+from smelt.core.ir.analysis.products import factors, strip_casts
+from smelt.core.ir.analysis.traits import heavy
 from smelt.core.ir.kernel import (
     Call,
     Const,

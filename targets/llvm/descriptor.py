@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import Library
+from smelt.core.ir.workspace import workspace
 from smelt.core.plan.link import EntryPoint, Linked
 from smelt.core.plan.program import CheckText, Entry, Tensor
 from smelt.core.sums import NO_SUMS, Sums
@@ -224,7 +225,7 @@ def _kernel(linked: Linked, e: Entry, row: KernelRow, texts: _Texts) -> str:
         name=texts.ref(row.symbol),
         fn=f'@"{row.function}"' if row.function else "null",
         unit=e.unit,
-        n_buffers=len(k.inputs) + len(k.outputs) + len(k.scratch),
+        n_buffers=len(k.inputs) + len(k.outputs) + len(workspace(k)),
         n_dims=len(k.dims),
         lane_count=row.lanes,
         grain=row.grain,

@@ -1,14 +1,15 @@
-"""Kernels in, LLVM IR text out: one function `void name(i64* args, i64 lo, i64 hi)` per top-level statement.
+"""Kernels in, LLVM IR text out: `void name(i64* args, i64 lo, i64 hi, i64 place)` for each top-level part.
 
-args: addresses of inputs, outputs and scratch in order, then the kernel's dims. A function runs the flat
-group indices lo .. hi-1 of its statement (outermost group loop slowest); without a group loop there is
-one group. Function i of a kernel is called name, name.1, name.2 ...
+args: addresses of inputs, outputs and workspace (core/ir/workspace.py) in order, then the kernel's dims. A
+function runs the flat group indices lo .. hi-1 of its statement (outermost group loop slowest); without a
+group loop there is one group. place: which of the places in the workspace the groups have. Function i of a
+kernel is called name, name.1, name.2 ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt.core.diag import SmeltError
 from smelt.core.ir.groups import instances, nest
@@ -19,8 +20,10 @@ from smelt.core.ir.kernel import (
     LoopNode,
     Stmt,
     Store,
+    own_scratch,
     walk,
 )
+from smelt.core.ir.workspace import MOST_PLACES, place_bytes
 from smelt.targets.llvm.builder import FunctionBuilder, Value
 from smelt.targets.llvm.exprs import BufferMemory
 from smelt.targets.llvm.machines import Cpu
@@ -112,6 +115,11 @@ class Function(Tiled):
                 continue
             v = Value(f"%d{i}", "i64", 0, root, None, d.low, d.high)
             self.env[d.name] = self._narrow(v)
+        for b in own_scratch(self.statement):
+            place = self._narrow(Value("%place", "i64", 0, root, None, 0, MOST_PLACES - 1))
+            m = self.memory[b.name]
+            apart = self.index.as_value(self.index.mul(place, self.index.value(place_bytes(b), self.env)))
+            self.memory[b.name] = replace(m, pointer=self._plus(m.pointer, apart))
 
     def _narrow(self, v: Value) -> Value:
         if self.index.elem == "i64":
@@ -126,7 +134,7 @@ class Function(Tiled):
         buffers = list(self.kernel.buffers())
         params = [f"ptr noalias {'readonly ' if self.memory[n].read_only else ''}%b{i}"
                   for i, n in enumerate(buffers)]  # fmt: skip
-        params += [f"i64 %d{i}" for i in range(len(self.kernel.dims))] + ["i64 %lo", "i64 %hi"]
+        params += [f"i64 %d{i}" for i in range(len(self.kernel.dims))] + ["i64 %lo", "i64 %hi", "i64 %place"]
         inner = f'"{self.name}.body"'
         body = self.b.text()
         define = f"define internal void @{inner}({', '.join(params)}) nounwind noinline {{\n{body}\n}}\n"
@@ -147,8 +155,8 @@ class Function(Tiled):
                 source = f"%t{i}"
             lines.append(f"  %a{i} = inttoptr {word} {source} to ptr")
             args.append(f"ptr %a{i}")
-        call = ", ".join([*args, "i64 %lo", "i64 %hi"])
-        head = f'define void @"{self.name}"(ptr %args, i64 %lo, i64 %hi) nounwind {{'
+        call = ", ".join([*args, "i64 %lo", "i64 %hi", "i64 %place"])
+        head = f'define void @"{self.name}"(ptr %args, i64 %lo, i64 %hi, i64 %place) nounwind {{'
         return "\n".join([head, *lines, f"  call void @{inner}({call})", "  ret void", "}", ""])
 
     # -- groups

@@ -12,11 +12,12 @@ import numpy as np
 
 from smelt.core.ir.groups import group_count
 from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.workspace import workspace
 from smelt.targets.llvm.compile import parse, target_machine
 from smelt.targets.llvm.emit import emit_module, function_name
 from smelt.targets.llvm.machines import Cpu, host
 
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
 @dataclass
@@ -26,10 +27,10 @@ class Jitted:
     kernel: Kernel
     text: str
     engine: Any
-    entries: tuple[Callable[[int, int, int], None], ...]
+    entries: tuple[Callable[[int, int, int, int], None], ...]
 
     def pack(self, arrays: Sequence[np.ndarray[Any, Any]], dims: Mapping[str, int]) -> Any:
-        """The args block: addresses of inputs, outputs and scratch, then the dims."""
+        """The args block: addresses of inputs, outputs and workspace, then the dims."""
         values = [a.ctypes.data for a in arrays] + [dims[d.name] for d in self.kernel.dims]
         return (ctypes.c_int64 * max(len(values), 1))(*values)
 
@@ -41,7 +42,7 @@ class Jitted:
         """Run every entry over all its groups, on this thread."""
         for entry, n in zip(self.entries, groups, strict=True):
             if n:
-                entry(ctypes.addressof(args), 0, n)
+                entry(ctypes.addressof(args), 0, n, 0)
 
     def __call__(
         self, inputs: Sequence[np.ndarray[Any, Any]], dims: Mapping[str, int] | None = None
@@ -54,7 +55,7 @@ class Jitted:
             assert a.shape == shape and a.dtype == b.dtype.numpy, (b.name, a.shape, a.dtype, shape)
         made = [
             np.zeros([d.evaluate(dims) for d in b.shape], b.dtype.numpy)
-            for b in (*self.kernel.outputs, *self.kernel.scratch)
+            for b in (*self.kernel.outputs, *workspace(self.kernel))
         ]
         self.launch(self.pack([*inputs, *made], dims), self.groups(dims))
         return made[: len(self.kernel.outputs)]

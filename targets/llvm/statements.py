@@ -48,7 +48,8 @@ class Statements(Instructed):
     def _with_buffers(
         self, buffers: Sequence[Buffer], body: Sequence[Stmt], inside: Callable[[], None]
     ) -> None:
-        """Run inside with local buffers: registers where their indices are constant, else the stack."""
+        """Run inside with local buffers: registers where their indices are constant, else the stack. Scratch
+        of groups is among the arguments."""
         if not buffers:
             inside()
             return
@@ -57,7 +58,10 @@ class Statements(Instructed):
             [b for b in buffers if b.space == "register"], body, self.env, elems, self.vector_lanes,
             self.tile_of,
         )
-        local = {b.name: self._local(b) for b in buffers if planned.get(b.name) is None}
+        local = {
+            b.name: self._local(b) for b in buffers
+            if planned.get(b.name) is None and b.space != "scratch"
+        }
 
         def run() -> None:
             old_registers, old_memory = dict(self.registers), dict(self.memory)

@@ -22,10 +22,12 @@ static int claim(rt_pool *pool, uint32_t *chunk) {
 }
 
 static void run_claimed(rt_pool *pool) {
-  uint32_t chunk;
+  uint32_t chunk, region = 0, place = 0;
   while (claim(pool, &chunk)) {
+    /* a thread that claims has a place of its own until the region ends: there are no more of them than threads or chunks */
+    if (region != pool->region) region = pool->region, place = atomic_fetch_add_explicit(&pool->places, 1, memory_order_relaxed);
     int64_t lo = (int64_t)chunk * pool->chunk, hi = lo + pool->chunk;
-    pool->fn(pool->args, lo, hi < pool->groups ? hi : pool->groups);
+    pool->fn(pool->args, lo, hi < pool->groups ? hi : pool->groups, place);
     if (atomic_fetch_sub(&pool->unfinished, 1) == 1 && atomic_load(&pool->caller_sleeps)) sm_futex_wake(&pool->unfinished, 1);
   }
 }
@@ -100,7 +102,7 @@ void rt_pool_start(rt_pool *pool) {
 void rt_pool_init(rt_pool *pool, int32_t threads, int keep_subnormals) {
   int cpus = sm_cpu_count();
   if (threads <= 0) threads = cpus;
-  pool->threads = threads < RT_MAX_THREADS ? threads : RT_MAX_THREADS;
+  pool->threads = threads < SMELT_MAX_THREADS ? threads : SMELT_MAX_THREADS;
   pool->floats = sm_floats(!keep_subnormals);
   pool->spin_ns = pool->threads <= cpus ? SPIN_NS : 0; /* more threads than processors: a spin only keeps the owner of the work out */
 }
@@ -113,10 +115,12 @@ void rt_pool_run(rt_pool *pool, smelt_kernel_fn fn, const int64_t *args, int64_t
   int64_t n_chunks = groups / chunk + (groups % chunk != 0);
   if (n_chunks > 1) rt_pool_start(pool);
   if (pool->started == 0 || n_chunks <= 1) {
-    fn(args, 0, groups);
+    fn(args, 0, groups, 0);
     return;
   }
   pool->fn = fn, pool->args = args, pool->groups = groups, pool->chunk = chunk, pool->n_chunks = (uint32_t)n_chunks;
+  if (!++pool->region) pool->region = 1;
+  atomic_store_explicit(&pool->places, 0, memory_order_relaxed);
   atomic_store(&pool->unfinished, (uint32_t)n_chunks);
   atomic_store(&pool->unclaimed, (uint32_t)n_chunks);
   if (atomic_load(&pool->sleepers)) {
@@ -141,7 +145,7 @@ void rt_pool_close(rt_pool *pool) {
   rt_pool_after_fork(pool);
   atomic_store(&pool->quit, 1);
   atomic_fetch_add(&pool->wake, 1);
-  if (pool->started) sm_futex_wake(&pool->wake, RT_MAX_THREADS);
+  if (pool->started) sm_futex_wake(&pool->wake, SMELT_MAX_THREADS);
   for (int32_t i = 0; i < pool->started; i++) pthread_join(pool->workers[i], NULL);
   pool->started = 0;
 }

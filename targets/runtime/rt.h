@@ -6,7 +6,7 @@
 #include "smelt_abi.h"
 #include "smelt_libc.h"
 
-enum { RT_ERROR_BYTES = 1024, RT_MAX_THREADS = 128, RT_MAX_RANK = 64, RT_PATH_BYTES = 1024 };
+enum { RT_ERROR_BYTES = 1024, RT_MAX_RANK = 64, RT_PATH_BYTES = 1024 };
 
 /* The longest axis: an index and what is added to it (a padding, a window) fit a register. Generated code relies on it. */
 #define RT_MAX_EXTENT (SIZE_MAX > UINT32_MAX ? (int64_t)1 << 62 : (int64_t)INT32_MAX)
@@ -39,13 +39,15 @@ typedef struct {
   const int64_t *args;
   int64_t groups, chunk;
   uint32_t n_chunks;
+  uint32_t region;         /* its number; never 0 */
+  _Atomic uint32_t places; /* threads that have taken part in it */
   int32_t threads;   /* wanted, caller included */
   int32_t started;   /* workers that run */
   int32_t tried;     /* starting them was tried */
   int32_t pid;       /* of the process that started them */
   uint64_t floats;   /* the control word with which kernels compute */
   uint64_t spin_ns;
-  sm_thread workers[RT_MAX_THREADS];
+  sm_thread workers[SMELT_MAX_THREADS];
 } rt_pool;
 
 /* A caller's memory at a unit; its address is the handle. */

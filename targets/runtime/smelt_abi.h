@@ -34,8 +34,10 @@ typedef struct {
 } smelt_unit_desc;
 
 /* One parallel region of a kernel. args: the buffers' addresses, then the kernel's dims, all int64.
- * Runs groups lo..hi-1 of its outermost (flattened) group space. */
-typedef void (*smelt_kernel_fn)(const int64_t *args, int64_t lo, int64_t hi);
+ * Runs groups lo..hi-1 of its outermost (flattened) group space. place: which of the places that threads have in
+ * the kernel's workspace is this one's; below the groups of the launch and below SMELT_MAX_THREADS. */
+enum { SMELT_MAX_THREADS = 128 };
+typedef void (*smelt_kernel_fn)(const int64_t *args, int64_t lo, int64_t hi, int64_t place);
 
 typedef struct {
   const char *name;

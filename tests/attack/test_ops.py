@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attack_attention
 import attack_lanes
 import attack_ops
 import attack_resize
@@ -175,6 +176,13 @@ def test_windows(seed: int) -> None:
 def test_lanes(seed: int) -> None:
     found = attack_lanes.attack(seed)
     assert not found.failed, found.detail
+
+
+def test_attention() -> None:
+    """Most of the fixed seeds are one kernel, one of float16 with heads that share keys among them."""
+    found = [attack_attention.attack(seed) for seed in range(6)]
+    assert not any(o.failed for o in found), [o.detail for o in found if o.failed]
+    assert sum(o.what == "agrees in one kernel" for o in found) > len(found) // 2
 
 
 def test_what_was_found() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from smelt.core.ir.groups import group_count
 from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.workspace import workspace
 from smelt.targets.llvm.compile import compile_object
 from smelt.targets.llvm.emit import emit_module, function_name
 from smelt.targets.llvm.machines import Cpu
@@ -38,11 +39,11 @@ def build(board: Board, kernels: list[Kernel], folder: Path) -> Path:
     """A static program with a table of these kernels."""
     code = compile_object(emit_module(kernels, board.cpu), board.cpu)
     (folder / "model.o").write_bytes(code)
-    lines = ['#include <stdint.h>', "typedef void (*kernel_fn)(const int64_t *, int64_t, int64_t);"]
+    lines = ['#include <stdint.h>', "typedef void (*kernel_fn)(const int64_t *, int64_t, int64_t, int64_t);"]
     rows = []
     for k, kernel in enumerate(kernels):
         for i in range(len(kernel.body)):
-            lines.append(f'extern void k{k}_{i}(const int64_t *, int64_t, int64_t)'
+            lines.append(f'extern void k{k}_{i}(const int64_t *, int64_t, int64_t, int64_t)'
                          f' __asm__("{function_name(kernel, i)}");')  # fmt: skip
         entries = ", ".join(f"k{k}_{i}" for i in range(len(kernel.body)))
         lines.append(f"static const kernel_fn row{k}[] = {{{entries}}};")
@@ -63,7 +64,7 @@ def run(
 ) -> list[Any]:
     """Outputs of one kernel on the emulated processor."""
     made = [np.zeros([d.evaluate(env) for d in b.shape], b.dtype.numpy)
-            for b in (*kernel.outputs, *kernel.scratch)]  # fmt: skip
+            for b in (*kernel.outputs, *workspace(kernel))]  # fmt: skip
     buffers = [*arrays, *made]
     groups = [group_count(s).evaluate(env) for s in kernel.body]
     words = [number, len(buffers), len(kernel.dims), len(groups), *(b.nbytes for b in buffers)]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.workspace import workspace
 from smelt.targets.llvm.jit import Jitted, jit
 from smelt.targets.llvm.machines import Cpu
 
@@ -86,7 +87,7 @@ class Guard:
         with Guarded(at_end) as guard:
             placed = [guard.copy(np.asarray(a, order="C")) for a in inputs]
             before = [v.copy() for _, v in placed]
-            for b in (*kernel.outputs, *kernel.scratch):
+            for b in (*kernel.outputs, *workspace(kernel)):
                 shape = [d.evaluate(env) for d in b.shape]
                 placed.append(guard.copy(np.full(shape, 1, b.dtype.numpy)))
             values = [at for at, _ in placed] + [env[d.name] for d in kernel.dims]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.workspace import workspace
 
 Array = np.ndarray[Any, Any]
 BORDER = b"\x5a"
@@ -35,7 +36,7 @@ def memories(kernel: Kernel, given: Sequence[Array], dims: Mapping[str, int]) ->
     for a, b in zip(given, kernel.inputs, strict=True):
         assert a.size == prod(d.evaluate(dims) for d in b.shape) and a.dtype == b.dtype.numpy, b.name
         arrays.append(np.asarray(a, order="C"))  # schedules drop axes of one: same memory, other shape
-    for b in (*kernel.outputs, *kernel.scratch):
+    for b in (*kernel.outputs, *workspace(kernel)):
         shape = [d.evaluate(dims) for d in b.shape]
         arrays.append(np.full(shape, 0 if b.dtype.name == "bool" else 77, b.dtype.numpy))
     return arrays

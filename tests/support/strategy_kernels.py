@@ -21,7 +21,7 @@ from naive_kernels import (
 from smelt.core.dim import Dim, Facts, parse_dim, sym, to_dim
 from smelt.core.dtype import DType, f16, f32, f64, i32, i64, u8
 from smelt.core.ir.graph import TensorType
-from smelt.core.ir.kernel import Buffer, DimParam, Expr, Kernel, Load, Loop, Store
+from smelt.core.ir.kernel import Buffer, Const, DimParam, Expr, Kernel, Load, Loop, Store
 from smelt.core.ir.text import parse_kernel
 from smelt.core.machine import Machine
 from smelt.core.ops import OPS
@@ -195,6 +195,34 @@ def _row_product(op: str, shapes: Sequence[Shape], right: Shape, out: Shape, dty
     return Kernel("row_product", tuple(DimParam(n) for n in names), tuple(buffers), (y,), nest(y, value))
 
 
+def _attention(q: Shape, k: Shape, v: Shape, out: Shape, masked: bool = False, op: str = "softmax", dtype: DType = f32) -> Kernel:
+    """op(8*tanh(q * transpose(k) / 8) + mask) * v, op along rows of scores; without a mask op(q * transpose(k)) * v."""
+    scores = (*out[:-1], k[-2])
+    shapes = (q, k, v, scores) if masked else (q, k, v)
+    buffers = [Buffer("qkvm"[n], dtype, shape_of(s)) for n, s in enumerate(shapes)]
+    t, y = Trace(), Buffer("y", dtype, shape_of(out))
+    left, right, values, *mask = map(operand, buffers)
+    turned = Operand(dtype, (*right.shape[:-2], *right.shape[:-3:-1]), lambda i: right[(*i[:-2], i[-1], i[-2])])
+    made = TensorType(dtype, shape_of(scores))
+
+    def compute(name: str, i: tuple[Dim, ...], t_out: TensorType, *operands: Operand) -> Expr:
+        rule = OPS[name].compute
+        assert callable(rule)
+        return rule(t, i, {"axis": len(scores) - 1, "epsilon": 1e-5}, t_out, *operands)
+
+    def score(i: tuple[Dim, ...]) -> Expr:
+        e = compute("matmul", i, made, left, turned)
+        eight = Const(8.0, dtype)
+        return call("add", call("mul", call("tanh", call("div", e, eight)), eight), mask[0][i]) if masked else e
+
+    def row(i: tuple[Dim, ...]) -> Expr:
+        return compute(op, i, made, Operand(dtype, made.shape, score))
+
+    body = nest(y, lambda i: compute("matmul", i, TensorType(dtype, y.shape), Operand(dtype, made.shape, row), values))
+    names = sorted({s for b in (*buffers, y) for d in b.shape for s in d.symbols})
+    return Kernel("row_product", tuple(DimParam(n) for n in names), tuple(buffers), (y,), body)
+
+
 _MAT = op_kernel("matmul", [("m", 5), (5, 20)], ("m", 20), epilogue=_bias, extra=[(20,)])
 _FREE = op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n"), epilogue=_bias, extra=[("n",)])
 _NBITS = op_kernel("matmul_nbits", [("m", 32), (6, 2, 8), (6, 2)], ("m", 6), {"bits": 4, "block": 16}, dtypes=[f32, u8, f32])
@@ -287,6 +315,13 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "softmax-of-few-rows": (_row_product("softmax", [(3, "n")], ("n", 8), (3, 8)), "", ({"n": 37}, {"n": 0})),
     "softmax-of-long-rows": (_row_product("softmax", [("m", 30000)], (30000, 4), ("m", 4)), "", ({"m": 3},)),
     "norm-matmul": (_row_product("layer_norm", [("m", 7), (7,), (7,)], (7, 50), ("m", 50)), "d", ({"m": 53}, {"m": 1}, {"m": 0})),
+    "attention": (_attention(("b", 2, "s", 4), ("b", 2, "t", 4), ("b", 2, "t", 20), ("b", 2, "s", 20)), "", ({"b": 2, "s": 53, "t": 5}, {"b": 1, "s": 3, "t": 37}, {"b": 1, "s": 1, "t": 19}, {"b": 1, "s": 2, "t": 0}, {"b": 0, "s": 4, "t": 4}, {"b": 2, "s": 0, "t": 3})),
+    "attention-masked": (_attention(("s", 4), ("t", 4), ("t", 8), ("s", 8), masked=True), "", ({"s": 50, "t": 21}, {"s": 1, "t": 3}, {"s": 2, "t": 0})),
+    "attention-of-few-heads": (_attention(("b", 2, 3, "s", 4), ("b", 2, 1, "t", 4), ("b", 2, 1, "t", 8), ("b", 2, 3, "s", 8)), "", ({"b": 1, "s": 50, "t": 7}, {"b": 2, "s": 1, "t": 18}, {"b": 0, "s": 3, "t": 2})),
+    "attention-of-one-row": (_attention((2, 1, 4), (2, "t", 4), (2, "t", 8), (2, 1, 8)), "", ({"t": 37}, {"t": 0})),
+    "attention-f16": (_attention(("s", 4), ("t", 4), ("t", 8), ("s", 8), masked=True, dtype=f16), "", ({"s": 50, "t": 21}, {"s": 3, "t": 0})),
+    "attention-of-norms": (_attention(("s", 4), (9, 4), (9, 8), ("s", 8), op="log_softmax"), "", ({"s": 50}, {"s": 0})),
+    "attention-of-long-rows": (_attention(("s", 4), (20000, 4), (20000, 3), ("s", 3)), "", ({"s": 3},)),
     "scaled-by-a-sum": (_scaled_by_a_sum(), "", _MN),
     "scan": (_scan(), "", ({"m": 3, "n": 7}, {"m": 1, "n": 1})),
     "running-rows": (_running(0, ("m", "n")), "", ({"m": 5, "n": 300}, {"m": 1, "n": 3}, {"m": 0, "n": 9})),

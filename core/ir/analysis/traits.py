@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from smelt.core.dim import YES, Dim, Facts, SymbolAtom, sym, to_dim
+from smelt.core.ir.analysis.products import factors, split_factors
+from smelt.core.ir.analysis.row_operand import row_operand, with_row_operand
 from smelt.core.ir.analysis.scope import Access, expr_accesses
 from smelt.core.ir.kernel import Axis, Call, Expr, Index, Let, Load, Reduce, children, walk_expr
 from smelt.core.machine import FREE, Machine
@@ -48,7 +50,8 @@ class RowFactor:
     """A product of which one factor reduces along the rows that the product sums over (softmax(x) * v).
 
     rows: the output variables that this factor follows alone; groups: those that both follow. axis: the one
-    that is summed. bytes: of an element of the factor."""
+    that is summed. bytes: what is kept of an element of a row: of the factor, and of its row operand, where
+    it has one."""
 
     groups: tuple[str, ...]
     rows: tuple[str, ...]
@@ -95,6 +98,9 @@ class Trait:
             for r in self.reads
         )
 
+
+_ROW = "$row"
+"""Stands for the row operand where it has been made."""
 
 OPAQUE = Trait((), {}, 0, False, False, known=False)
 
@@ -150,23 +156,30 @@ def row_factor(
 ) -> RowFactor | None:
     """The factor whose rows a block of which one kernel can make ahead of the product, where all reductions
     are part of that one product: they and the factor step through neighbours along equal axes, neighbours of
-    the output are columns, where there are any, and no index depends on data."""
+    the output are columns, where there are any, and no index depends on data. What is a product itself in the
+    factor is made for the block first, as its row operand."""
     outer = [x for x in _outside(e) if isinstance(x, Reduce)]
     parts = split_factors(outer[0]) if outer and all(x == outer[0] for x in outer) else None
     if parts is None or len(outer[0].axes) != 1 or any(isinstance(x, Let) for x in walk_expr(e)):
         return None
     (left, right), (axis,) = parts, outer[0].axes
-    inner = {x for x in walk_expr(left) if isinstance(x, Reduce)}
+    size, row, shapes = left.dtype.bytes, left, dict(shapes)
+    operand = row_operand(left, axis)
+    if operand is not None:
+        made = Load(_ROW, (sym(axis.var),), operand.dtype)
+        row, size = with_row_operand(left, axis, operand, made), size + operand.dtype.bytes
+        shapes[_ROW] = (axis.extent,)
+    inner = {x for x in walk_expr(row) if isinstance(x, Reduce)}
     along = all([a.extent for a in r.axes] == [axis.extent] for r in inner)
     apart = all(axis.var not in _variables_of(r) for r in inner)
-    if not (along and apart) or not all(_steps(r, shapes) for r in (*inner, replace(outer[0], body=left))):
+    if not (along and apart) or not all(_steps(r, shapes) for r in (*inner, replace(outer[0], body=row))):
         return None
     mine, others = _variables_of(left), _variables_of(right)
     long = [v for v, n in variables.items() if n.const_or_none != 1]
     if long and long[-1] in mine and not mine.issuperset(long):
         return None
     both = tuple(v for v in variables if v in mine & others)
-    return RowFactor(both, tuple(v for v in variables if v in mine - others), axis, left.dtype.bytes)
+    return RowFactor(both, tuple(v for v in variables if v in mine - others), axis, size)
 
 
 def _variables_of(e: Expr) -> set[str]:
@@ -226,32 +239,6 @@ def expr_work(e: Expr) -> Counter[str]:
 def expr_size(e: Expr) -> int:
     """How many scalar expressions it has, repeated ones counted as often as they stand there."""
     return 1 + sum(expr_size(c) for c in children(e))
-
-
-def strip_casts(e: Expr) -> Expr:
-    """e without the casts around it."""
-    while isinstance(e, Call) and e.fn == "cast":
-        e = e.args[0]
-    return e
-
-
-def factors(r: Reduce) -> tuple[Expr, Expr] | None:
-    """The two factors of a contraction: a sum of products of what is read at two places (through casts and
-    guards), so x @ transpose(x) is one and a sum of squares is none; None for other reductions."""
-    body = strip_casts(r.body)
-    if r.kind != "sum" or not isinstance(body, Call) or body.fn != "mul" or body.args[0] == body.args[1]:
-        return None
-    loads = [{(x.buffer, x.index) for x in walk_expr(a) if isinstance(x, Load)} for a in body.args]
-    return (body.args[0], body.args[1]) if all(loads) and len(loads[0] | loads[1]) > 1 else None
-
-
-def split_factors(r: Reduce) -> tuple[Expr, Expr] | None:
-    """The factors of a contraction of which one alone has reductions of its own: that one, without the casts
-    around it, and the other; None for other reductions."""
-    found = factors(r) or ()
-    heavy = [f for f in found if any(isinstance(x, Reduce) for x in walk_expr(f))]
-    rest = [f for f in found if f not in heavy]
-    return (strip_casts(heavy[0]), rest[0]) if len(heavy) == len(rest) == 1 else None
 
 
 def _moved(e: Expr, operands: Sequence[str]) -> int | None:
@@ -369,8 +356,8 @@ def _variable(d: Dim, scope: dict[str, Dim]) -> tuple[str | None, Dim]:
 
 def _linear(d: Dim, scope: dict[str, Dim]) -> bool:
     """Whether every variable occurs as a sum of coefficients times plain variables."""
-    for _, factors in d.terms():
-        mine = [(atom, power) for atom, power in factors if _names(atom) & scope.keys()]
+    for _, atoms in d.terms():
+        mine = [(atom, power) for atom, power in atoms if _names(atom) & scope.keys()]
         if len(mine) > 1 or any(power != 1 or not isinstance(atom, SymbolAtom) for atom, power in mine):
             return False
     return True

@@ -161,14 +161,23 @@ def _row_factor(o: Offer) -> bool:
     return made.heavy and not made.contraction and mine.contraction and o.read.reduced and o.read.rows
 
 
+def _row_operand(o: Offer) -> bool:
+    product = o.group.blocks is not None and o.producer.trait.contraction
+    return product and o.read.reduced and o.read.rows and not o.read.depends
+
+
 ROWS = FusionRule("rows", "both reduce along the same rows, which stay in cache", _shared_rows)
 ROW_FACTOR = FusionRule(
     "row factor", "a block of rows is made in cache for the product that sums over them", _row_factor
+)
+ROW_OPERAND = FusionRule(
+    "row operand", "a block of the product is made in cache, for the rows that are made of it", _row_operand
 )
 PERMISSIONS: tuple[FusionRule, ...] = (
     FusionRule("epilogue", "each element of the reduction is used once, as it is stored", _epilogue),
     ROWS,
     ROW_FACTOR,
+    ROW_OPERAND,
     FusionRule("operand", "the product reads its operand through an index map", _operand),
     FusionRule("prologue", "the reduction reads each element once, or it is cheap to make again", _prologue),
     FusionRule("element", "each element is used where it is made, or only moves", _element),
@@ -247,13 +256,14 @@ def _few_rows(o: Offer) -> bool:
 
 def _no_factor(o: Offer) -> bool:
     """Whether a factor of a product has reductions that no block of rows is made by."""
-    wanted = o.permitted is ROW_FACTOR or o.group.blocks is not None or o.producer.blocks is not None
+    asked = o.permitted in (ROW_FACTOR, ROW_OPERAND)
+    wanted = asked or o.group.blocks is not None or o.producer.blocks is not None
     return wanted and _both(o).blocks is None
 
 
 def _few_blocks(o: Offer) -> bool:
     blocks = _both(o).blocks
-    if o.permitted is not ROW_FACTOR or blocks is None:
+    if o.permitted not in (ROW_FACTOR, ROW_OPERAND) or blocks is None:
         return False
     if blocks.columns > NARROW:
         return blocks.least < WIDE_BLOCKS * o.machine.cores
@@ -261,7 +271,7 @@ def _few_blocks(o: Offer) -> bool:
 
 
 def _lanes(o: Offer) -> bool:
-    return o.permitted in (ROWS, ROW_FACTOR) and o.machine.max_lanes > 1
+    return o.permitted in (ROWS, ROW_FACTOR, ROW_OPERAND) and o.machine.max_lanes > 1
 
 
 def _no_product(o: Offer) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from smelt.core.dtype import f16, f32
-from smelt.core.ir.analysis.traits import strip_casts
+from smelt.core.ir.analysis.products import strip_casts
 from smelt.core.ir.intrinsics import INTRINSICS
 from smelt.core.ir.kernel import (
     Block,

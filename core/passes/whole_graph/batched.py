@@ -193,9 +193,9 @@ class _Joined:
 
 
 def _joined(g: Editor, ref: Ref) -> _Joined | None:
-    """ref as axes of something joined that a product makes and nobody else reads."""
+    """ref as axes of something joined that a product makes, and that nobody needs as it is."""
     n = g.made_by(ref, "reshape")
-    if n is None or g.uses(ref) != 1 or not _of_product(g, n.inputs[0]):
+    if n is None or not _passing(g, ref) or not _of_product(g, n.inputs[0]):
         return None
     groups = reshape_groups(g.shape(n.inputs[0]), n.output.type.shape)
     whole_axes = all(len(theirs) == 1 and mine for mine, theirs in groups)
@@ -203,6 +203,14 @@ def _joined(g: Editor, ref: Ref) -> _Joined | None:
         return None
     found = {theirs[0]: mine for mine, theirs in groups}
     return _Joined(n.inputs[0], tuple(found.get(a, ()) for a in range(n.output.type.rank)))
+
+
+def _passing(g: Editor, ref: Ref) -> bool:
+    """Whether one reads it, or all who do take it element by element."""
+    if g.uses(ref) == 1 or ref in g.outputs:
+        return g.uses(ref) == 1
+    readers = [g.nodes[k] for k in g.user_keys(ref)]
+    return all(len(n.outputs) == 1 and g.trait(n).elementwise for n in readers)
 
 
 def _of_product(g: Editor, ref: Ref, depth: int = 8) -> bool:
@@ -221,26 +229,34 @@ def _of_product(g: Editor, ref: Ref, depth: int = 8) -> bool:
     "add(reshape(matmul(x, k), shape=(N, 6, M, H)), m)",
     "x: f32[2, 3, M, 4]; k: f32[2, 1, 4, H]; c: bool[M, 1]; "
     "where(c, 0.0, reshape(matmul(x, k), shape=(6, M, H)))",
+    "x: f32[2, 3, M, 4]; k: f32[2, 1, 4, H]; p = reshape(matmul(x, k), shape=(6, M, H)); "
+    "where(isnan(p), 0.0, p)",
 ])
 def _joined_last(g: Editor, n: Node) -> Ref | None:
     # f(reshape(x), y)  -->  reshape(f(x, reshape(y)))  where the reshape joins axes of a product along which
-    # y is repeated: then the kernel of the product can apply f
+    # y is repeated, or joined as these: then the kernel of the product can apply f
     if len(n.outputs) != 1:
         return None
     views = [_joined(g, r) if r else None for r in n.inputs]
     k, view = next(((k, v) for k, v in enumerate(views) if v is not None), (0, None))
     if view is None or g.shape(n.inputs[k]) != n.output.type.shape or n.inputs.count(n.inputs[k]) != 1:
         return None
-    shapes = [None if i == k or not r else _apart(view, g.shape(r)) for i, r in enumerate(n.inputs)]
-    if any(s is None for i, (s, r) in enumerate(zip(shapes, n.inputs, strict=True)) if r and i != k):
+    like = [v.x if v is not None and _alike(g, v, view) else r for r, v in zip(n.inputs, views, strict=True)]
+    shapes = [_apart(view, g.shape(r)) if r and r == x else None for r, x in zip(n.inputs, like, strict=True)]
+    if any(s is None and r and r == x for s, r, x in zip(shapes, n.inputs, like, strict=True)):
         return None
     if not g.trait(n).elementwise:
         return None
     inputs = [
-        view.x if i == k else r if s is None or s == g.shape(r) else g.emit("reshape", (r,), {"shape": s})
-        for i, (r, s) in enumerate(zip(n.inputs, shapes, strict=True))
+        x if s is None or s == g.shape(x) else g.emit("reshape", (x,), {"shape": s})
+        for x, s in zip(like, shapes, strict=True)
     ]
     return g.emit("reshape", (g.emit(n.op, inputs, n.attrs),), {"shape": n.output.type.shape})
+
+
+def _alike(g: Editor, a: _Joined, b: _Joined) -> bool:
+    """Whether both join the same axes."""
+    return a.axes == b.axes and g.shape(a.x) == g.shape(b.x)
 
 
 def _apart(view: _Joined, shape: tuple[Dim, ...]) -> tuple[Dim, ...] | None:

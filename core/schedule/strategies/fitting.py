@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from smelt.core.dtype import DType
-from smelt.core.ir.analysis.traits import factors, strip_casts
+from smelt.core.ir.analysis.products import factors, strip_casts
 from smelt.core.ir.instructions import meaning
 from smelt.core.ir.kernel import Load
 from smelt.core.machine import Instruction, Machine

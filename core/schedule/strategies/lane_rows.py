@@ -9,8 +9,8 @@ lanes do here, and share rows among cores."""
 from __future__ import annotations
 
 from smelt.core.dim import YES, Dim
+from smelt.core.ir.analysis.products import split_factors
 from smelt.core.ir.analysis.scope import kernel_facts
-from smelt.core.ir.analysis.traits import split_factors
 from smelt.core.ir.kernel import Reduce, walk_expr
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.reductions import UPDATE

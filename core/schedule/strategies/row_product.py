@@ -1,11 +1,13 @@
 """Products of rows that reductions make (softmax(x) * v, norm(x) * w): a block of rows at a time is computed
-into a buffer, as `rows` would, and multiplied from there, as `contraction` would."""
+into a buffer, as `rows` would, and multiplied from there, as `contraction` would. Where rows are made of a
+product themselves (attention), a block of that is computed ahead of them, in the same way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from smelt.core.ir.analysis.traits import split_factors
+from smelt.core.ir.analysis.products import split_factors
+from smelt.core.ir.analysis.row_operand import row_operand
 from smelt.core.ir.kernel import Expr
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import contraction
@@ -26,18 +28,27 @@ def row_product(d: Draft, root: str) -> None:
     if len(found) != 1:
         raise ScheduleError("row_product", "no product of which one factor has reductions")
     ((axes, left, right),) = found
+    operand = row_operand(left, axes[-1]) if axes else None
     groups, row, inner = _loops(v, left, right)
     d.order(*groups, *([row] if row else []), *inner)
     if row is not None:
         groups.append(f"{row}.c")
         length = prod_or_none([a.extent for a in axes])
-        size = None if length is None else length * left.dtype.bytes
+        held = left.dtype.bytes + (0 if operand is None else operand.dtype.bytes)
+        size = None if length is None else length * held
         d.do("chunk", row, d.machine.row_block(size), groups[-1])
     elif not groups:
         groups.append(d.enclose(v.vars[0]))
     d.share(groups)
-    d.do("stage_factor", groups[-1], axes[-1].var, d.fresh("rows"))
+    # what the operand is made of is linear in the sequence, and so are groups' own places; rows that are read
+    # are as large as places for all of them, which are faster then (benchmarks/results/choices.md)
+    own = operand is not None and not d.machine.has_lanes
+    d.do("stage_factor", groups[-1], axes[-1].var, d.fresh("rows"), own)
     fill, product = d.nests(groups[-1])
+    if operand is not None:
+        d.do("stage_operand", groups[-1], d.view(fill).vars[-1], d.fresh("operand"), own)
+        made, fill, product = d.nests(groups[-1])
+        _first_of(MULTIPLY, d, made)
     _first_of(FILL, d, fill)
     _first_of(MULTIPLY, d, product)
 

@@ -31,6 +31,7 @@ BY_TWO = (
 ).format(shape="N, 8, 12, 16", scales="1.0, 2.0, 2.0, 1.0")
 PLANES, PIXELS = "x: f32[N, 16, 4, 6]; ", "x: f32[N, 4, 6, 16]; "
 HEADS = "x: f32[8, N, 16]; v: f32[8, 16, 4]; "
+QUERIES = "q: f32[8, N, 16]; k: f32[8, 16, H]; v: f32[8, H, 4]; "
 ROWS = "s = reduce_sum(x, axes=(1,), keepdims=True); "
 
 
@@ -44,6 +45,23 @@ DECISIONS: tuple[tuple[str, str, str, Context], ...] = (
     ("epilogue", "x: f32[N, 4]; w: f32[4, M]; relu(matmul(x, w))", "in matmul", CONTEXT),
     ("rows", f"x: f32[N, 64]; {ROWS}div(x, s)", "in reduce_sum", CONTEXT),
     ("row factor", f"{HEADS}matmul(softmax(x, axis=2), v)", "in softmax", CONTEXT),
+    ("row operand", f"{QUERIES}matmul(softmax(mul(matmul(q, k), 0.5), axis=2), v)", "in mul", CONTEXT),
+    (
+        "row operand", f"{QUERIES}m: f32[N, H]; matmul(softmax(add(matmul(q, k), m), axis=2), v)",
+        "in add", CONTEXT,
+    ),
+    (
+        "row operand",
+        f"{QUERIES}matmul(softmax(mul(tanh(div(matmul(q, k), 9.0)), 9.0), axis=2), v)", "in mul", CONTEXT,
+    ),
+    # no keys, and no rows
+    ("row operand", f"{QUERIES}p = softmax(matmul(q, k), axis=2); matmul(where(isnan(p), 0.0, p), v)",
+     "in matmul", CONTEXT),
+    # others read the scores; a factor of theirs is a product itself
+    ("needed", f"{QUERIES}s = matmul(q, k); (matmul(softmax(s, axis=2), v), s)", "out matmul", CONTEXT),
+    ("no factor", f"{QUERIES}j: f32[8, H, H]; matmul(softmax(matmul(matmul(q, k), j), axis=2), v)",
+     "out matmul", CONTEXT),
+    ("lanes", f"{QUERIES}matmul(softmax(matmul(q, k), axis=2), v)", "out softmax", LANES),
     ("operand", "x: f32[4, N]; w: f32[4, M]; matmul(transpose(x, perm=(1, 0)), w)", "in transpose", CONTEXT),
     ("prologue", "x: f32[N, 64]; reduce_sum(exp(x), axes=(1,), keepdims=True)", "in exp", CONTEXT),
     ("element", "x: f32[N, 4]; relu(exp(x))", "in exp", CONTEXT),

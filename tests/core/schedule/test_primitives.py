@@ -48,6 +48,16 @@ def padded(pad: float, dtype: str = "f32") -> Kernel:
 ROWS = (Instruction("dot", dot("dot", "u8", "i8", 4, 4), 16, 4, "a test"),)
 
 
+def scored() -> Kernel:
+    """The weighted sum whose weights are products divided by the sum of their row."""
+    product = "sum e in 3 {{ q[i, e] * x[{}, e] }}"
+    return parse_kernel(
+        "kernel @scored(m: dim in 0..*, n: dim in 0..*, q: f32[m, 3], x: f32[n, 3], b: f32[n, 5]) -> "
+        "(y: f32[m, 5])\n{ serial i in m { serial j in 5 { y[i, j] = sum k in n { "
+        f"tanh({product.format('k')}) / sum l in n {{ tanh({product.format('l')}) }} * b[k, j] }} }} }} }}"
+    )
+
+
 def softmax() -> Kernel:
     return op_kernel("softmax", [("m", "n")], ("m", "n"), {"axis": 1})
 
@@ -141,11 +151,15 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (rows, "bind_let i0; bind i1 vector"),
     (maximum, "enclose 0 one"),
     (matmul, "enclose i1 one"),
-    (weighted, "stage_factor i k p"),
-    (weighted, "bind i group; stage_factor i k p; enclose j one"),
-    (weighted, "chunk i 3 c; stage_factor c k p"),  # one buffer for one block after the other
-    (weighted, "chunk i 3 c; bind c group; stage_factor c k p; stage_reduce i.f acc; keep acc p; "
+    (weighted, "stage_factor i k p no"),
+    (weighted, "bind i group; stage_factor i k p no; enclose j one"),
+    (weighted, "chunk i 3 c; stage_factor c k p no"),  # one buffer for one block after the other
+    (weighted, "chunk i 3 c; bind c group; stage_factor c k p yes; stage_reduce i.f acc; keep acc p; "
                "strip k.f 4 2 yes; stage_reduce i acc; accumulate acc1 []; bind j vector"),
+    (scored, "stage_factor i k p no; stage_operand i k.f x1 no"),
+    (scored, "chunk i 3 c; stage_factor c k p no; stage_operand c k.f x1 no"),
+    (scored, "chunk i 3 c; bind c group; stage_factor c k p yes; stage_operand c k.f x1 yes; "
+             "strip k.f.x 4 2 yes; stage_reduce i.f acc; strip k.f 4 2 yes"),
     (add_of_a_broadcast, "unclamp [i1]"),
     (add_of_a_broadcast, "unclamp [i1]; strip i1 4 2 yes"),
     (add_of_a_broadcast, "unclamp [i1]; strip i1 4 2 no"),
@@ -216,13 +230,18 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "", "stage y (0, 1) p", "no readable"),
     (softmax, "stage_reduce i0 acc; keep acc1 y", "keep acc y", "read already"),
     (rows, "", "bind_let i1", "no data-dependent"),
-    (matmul, "", "stage_factor i0 k0 p", "one factor with reductions"),
-    (weighted, "", "stage_factor i l p", "no product over 'l'"),
-    (scaled, "", "stage_factor i k p", "the same for all 'k'"),
-    (weighted, "", "stage_factor i k a", "name 'a' is taken"),
-    (weighted, "", "stage_factor zz k p", "no loop 'zz'"),
-    (weighted, "tile i [2 1] balanced t r x", "stage_factor t k p", "not provably at most"),
-    (weighted, "tile i [2 1] balanced t r x; bind t group", "stage_factor x k p", "no plain group"),
+    (matmul, "", "stage_factor i0 k0 p no", "one factor with reductions"),
+    (weighted, "", "stage_factor i l p no", "no product over 'l'"),
+    (scaled, "", "stage_factor i k p no", "the same for all 'k'"),
+    (weighted, "", "stage_factor i k a no", "name 'a' is taken"),
+    (weighted, "", "stage_factor zz k p no", "no loop 'zz'"),
+    (weighted, "tile i [2 1] balanced t r x", "stage_factor t k p no", "not provably at most"),
+    (weighted, "tile i [2 1] balanced t r x; bind t group", "stage_factor x k p no", "no plain group"),
+    (scored, "stage_factor i k p no", "stage_operand i k.f p no", "name 'p' is taken"),
+    (scored, "stage_factor i k p no", "stage_operand i j x1 no", "no row along 'j'"),
+    (scored, "stage_factor i k p no", "stage_operand i k.f x1 yes", "'i' is no group"),
+    (scored, "", "stage_factor i k p yes", "'i' is no group"),
+    (weighted, "stage_factor i k p no", "stage_operand i k.f x1 no", "no product that the row is made of"),
     (matmul, "", "enclose 3 one", "1 statements"),
     (add_of_a_broadcast, "", "unclamp [i0]", "no index is held"),
     (add, "", "unclamp [i1]", "no index is held"),

@@ -81,7 +81,7 @@ def test_registers_fit(name: str) -> None:
         if isinstance(s, Store):
             continue
         total = 0
-        for b in s.buffers:
+        for b in (x for x in s.buffers if x.space == "register"):
             elements = 1
             for n in b.shape:
                 elements *= n.substitute(rows).const

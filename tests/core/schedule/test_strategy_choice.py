@@ -24,7 +24,7 @@ NAMES = (*IN_STEP, *(s.__name__ for s in strategies.STRATEGIES))
 # strategy -> kernels whose schedule is shown; of others the first that they take
 SHOWN = {
     "elementwise": ("add-row", "transpose-2d", "concat-middle"),
-    "row_product": ("softmax-matmul", "norm-matmul"),
+    "row_product": ("softmax-matmul", "norm-matmul", "attention"),
     "contraction": ("matmul-packed", "vector-matrix", "conv-3x3"),
     "rows": ("sum-2", "softmax"),
     "columns": ("sum-0", "max-pool"),
@@ -35,7 +35,7 @@ SHOWN = {
     "lane_rows": ("softmax", "sum-012"),
     "lane_columns": ("sum-0", "max-pool", "softmax-middle"),
 }
-WITH_LANES = ("matmul-packed", "conv-3x3", "softmax", "sum-0", "add-row", "softmax-matmul")
+WITH_LANES = ("matmul-packed", "conv-3x3", "softmax", "sum-0", "add-row", "softmax-matmul", "attention")
 VECTORS = next(m for m in MACHINES if m.name == "two")
 LANES = next(m for m in MACHINES if m.max_lanes > 1)
 STEP = next(m for m in MACHINES if m.in_step)

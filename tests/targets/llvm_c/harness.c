@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef void (*kernel_fn)(const int64_t *args, int64_t lo, int64_t hi);
+typedef void (*kernel_fn)(const int64_t *args, int64_t lo, int64_t hi, int64_t place);
 extern const kernel_fn *const kernel_table[];
 
 static long system_call(long n, long a, long b, long c) {
@@ -70,7 +70,7 @@ __attribute__((used)) void run(void) {
   transfer(READ, 0, arena, used);
   for (int64_t i = 0; i < head[3]; i++) {
     int64_t groups = words[head[1] + head[2] + i];
-    if (groups) kernel_table[head[0]][i](args, 0, groups);
+    if (groups) kernel_table[head[0]][i](args, 0, groups, 0);
   }
   transfer(WRITE, 1, arena, used);
   system_call(EXIT, 0, 0, 0);

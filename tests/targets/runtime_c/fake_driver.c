@@ -79,7 +79,7 @@ static void run_all(fake_unit *u) {
       case UPLOAD: memcpy(w->a->data + w->at, w->source, w->bytes); break;
       case DOWNLOAD: memcpy(w->target, w->a->data + w->at, w->bytes); break;
       case COPY: memcpy(w->a->data + w->at, w->b->data + w->from, w->bytes); break;
-      case LAUNCH: u->model->kernels[w->id].fn(w->args, 0, w->groups); break;
+      case LAUNCH: u->model->kernels[w->id].fn(w->args, 0, w->groups, 0); break;
     }
   }
   u->n_work = 0;

@@ -11,7 +11,8 @@
 static const DLDataType F32 = {2, 32, 1};
 static _Atomic int arrived;
 
-static void tell(const int64_t *a, int64_t lo, int64_t hi) { /* x, y */
+static void tell(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { /* x, y */
+  (void)place;
   const float *x = (const float *)(intptr_t)a[0];
   float *y = (float *)(intptr_t)a[1];
   volatile float least = FLT_MIN, one = 1, small = 0x1p-25f;

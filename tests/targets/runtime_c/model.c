@@ -14,27 +14,31 @@ static const DLDataType F32 = {2, 32, 1};
 
 static float *pointer(int64_t address) { return (float *)(intptr_t)address; }
 
-static void affine(const int64_t *a, int64_t lo, int64_t hi) { /* x, y, w, t; m */
+static void affine(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { /* x, y, w, t; m */
+  (void)place;
   const float *x = pointer(a[0]), *y = pointer(a[1]), *w = pointer(a[2]);
   float *t = pointer(a[3]);
   int64_t m = a[4];
   for (int64_t i = lo; i < hi; i++)
     for (int64_t j = 0; j < m; j++) t[i * m + j] = 2 * x[i * m + j] + y[j] + w[j % 4];
 }
-static void rowsum(const int64_t *a, int64_t lo, int64_t hi) { /* t, s; m */
+static void rowsum(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { /* t, s; m */
+  (void)place;
   for (int64_t i = lo; i < hi; i++) {
     float sum = 0;
     for (int64_t j = 0; j < a[2]; j++) sum += pointer(a[0])[i * a[2] + j];
     pointer(a[1])[i] = sum;
   }
 }
-static void count(const int64_t *a, int64_t lo, int64_t hi) { /* t, k; elements */
+static void count(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { /* t, k; elements */
+  (void)place;
   int64_t k = 0;
   (void)lo, (void)hi;
   for (int64_t i = 0; i < a[2]; i++) k += pointer(a[0])[i] > 0;
   memcpy((void *)(intptr_t)a[1], &k, sizeof k);
 }
-static void positives(const int64_t *a, int64_t lo, int64_t hi) { /* t, p; elements */
+static void positives(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { /* t, p; elements */
+  (void)place;
   float *p = pointer(a[1]);
   (void)lo, (void)hi;
   for (int64_t i = 0; i < a[2]; i++)

@@ -13,7 +13,8 @@
 static const DLDataType F32 = {2, 32, 1};
 enum { BAD = 13, MOST = 8 };
 static float *pointer(int64_t address) { return (float *)(intptr_t)address; }
-static void add(const int64_t *a, int64_t lo, int64_t hi) { /* sum, x, t */
+static void add(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { /* sum, x, t */
+  (void)place;
   for (int64_t i = lo; i < hi; i++) pointer(a[2])[i] = pointer(a[0])[i] + pointer(a[1])[i];
 }
 

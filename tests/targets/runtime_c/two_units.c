@@ -14,22 +14,26 @@
 static const DLDataType F32 = {2, 32, 1};
 static float *pointer(int64_t address) { return (float *)(intptr_t)address; }
 
-static void scale(const int64_t *a, int64_t lo, int64_t hi) { /* x, w, t; m */
+static void scale(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { /* x, w, t; m */
+  (void)place;
   for (int64_t i = lo; i < hi; i++)
     for (int64_t j = 0; j < a[3]; j++) pointer(a[2])[i * a[3] + j] = 2 * pointer(a[0])[i * a[3] + j] + pointer(a[1])[j % 4];
 }
-static void square(const int64_t *a, int64_t lo, int64_t hi) { /* t, w, u; m */
+static void square(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { /* t, w, u; m */
+  (void)place;
   for (int64_t i = lo; i < hi; i++)
     for (int64_t j = 0; j < a[3]; j++) {
       float t = pointer(a[0])[i * a[3] + j];
       pointer(a[2])[i * a[3] + j] = t * t + pointer(a[1])[j % 4];
     }
 }
-static void subtract(const int64_t *a, int64_t lo, int64_t hi) { /* u, t, v; m */
+static void subtract(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { /* u, t, v; m */
+  (void)place;
   for (int64_t i = lo; i < hi; i++)
     for (int64_t j = 0; j < a[3]; j++) pointer(a[2])[i * a[3] + j] = pointer(a[0])[i * a[3] + j] - pointer(a[1])[i * a[3] + j];
 }
-static void rowsum(const int64_t *a, int64_t lo, int64_t hi) { /* v, s; m */
+static void rowsum(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { /* v, s; m */
+  (void)place;
   for (int64_t i = lo; i < hi; i++) {
     float sum = 0;
     for (int64_t j = 0; j < a[2]; j++) sum += pointer(a[0])[i * a[2] + j];
