@@ -6,7 +6,7 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 13 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 14 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one entry of a session */
 

@@ -104,7 +104,7 @@ def dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
     [
         {},
         {"fp16": True, "dims": {"n": (1, 64)}, "outputs": ("r",)},
-        {"target": "arm64", "opt": 0, "dims": {"n": 4}, "name": "other", "fast_math": True, "threads": 2},
+        {"target": "arm64:cortex-a53", "opt": 0, "dims": {"n": 4}, "name": "other", "fast_math": True, "threads": 2},
     ],
     ids=["plain", "fp16", "other"],
 )
