@@ -181,13 +181,18 @@ def test_in_a_later_step_of_a_state(tmp_path: Path) -> None:
 
 PAIR = ["--state", "past_*=present_*", "--dim", "n=1..16"]
 PAIR += ["--dim", "decode/past=0..32", "--dim", "decode/seq=1"]
+ATTENTION = [
+    "decode_transpose16", "decode_matmul17", "decode_mul18", "decode_unsqueeze19", "decode_add20",
+    "decode_softmax21", "decode_matmul22",
+]  # fmt: skip
+"""One kernel."""
 SPOKEN = ("--state", "enc_out=encoder/last_hidden", "--state", "decoder/before=after")
 
 
 @pytest.mark.parametrize(
     ("models", "options", "plant", "name", "nodes", "where"),
     [
-        (LLM, PAIR, "decode_matmul22", "o0", ["decode_softmax21", "decode_matmul22"], ("decode", 1)),
+        (LLM, PAIR, "decode_matmul22", "o0", ATTENTION, ("decode", 1)),
         (LLM, PAIR, "prefill_matmul5", "q0", ["prefill_matmul5"], ("prefill", 0)),
         (SPEECH, SPOKEN, "decoder_matmul0", "k", ["decoder_matmul0"], ("decoder", 1)),
         # a sum that the decoder keeps for its next run: no output of this one shows it
@@ -212,7 +217,8 @@ def test_in_an_entry_of_several(
     found = reproduced(tmp_path, plant, *words, *options, "--count", 1)
     assert (found["first_bad"]["name"], suspects(found["first_bad"])) == (name, nodes)
     assert (found["bisect"]["entry"], found["bisect"]["step"]) == where
-    readers = {n.name for n in onnx.load(tmp_path / "repro" / "model.onnx").graph.node}
+    made = onnx.load(tmp_path / "repro" / "model.onnx").graph.node
+    readers = {n.name for n in made if n.op_type != "Constant"}
     assert readers == {*nodes}, "the reproducer has the suspects alone"
 
 

@@ -104,10 +104,11 @@ def dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
     [
         {},
         {"fp16": True, "dims": {"n": (1, 64)}, "outputs": ("r",)},
-        {"target": "arm64:cortex-a53", "opt": 0, "dims": {"n": 4}, "name": "other", "fast_math": True, "threads": 2},
+        {"target": "arm64:cortex-a53", "opt": 0, "dims": {"n": 4}, "name": "other", "fast_math": True,
+         "threads": 2},
     ],
     ids=["plain", "fp16", "other"],
-)
+)  # fmt: skip
 def test_bundles_are_the_same(
     options: dict[str, Any], dumped: Callable[..., tuple[Path, str]], tmp_path: Path
 ) -> None:

@@ -30,9 +30,9 @@ static void work(int v, const int64_t *a, int64_t lo, int64_t hi) { /* x, sum, y
   now_ns += per_run[as] + (uint64_t)(hi - lo) * per_element[as];
   use_energy(microjoules[as]);
 }
-static void work0(const int64_t *a, int64_t lo, int64_t hi) { work(0, a, lo, hi); }
-static void work1(const int64_t *a, int64_t lo, int64_t hi) { work(1, a, lo, hi); }
-static void work2(const int64_t *a, int64_t lo, int64_t hi) { work(2, a, lo, hi); }
+static void work0(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { (void)place, work(0, a, lo, hi); }
+static void work1(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { (void)place, work(1, a, lo, hi); }
+static void work2(const int64_t *a, int64_t lo, int64_t hi, int64_t place) { (void)place, work(2, a, lo, hi); }
 enum { CPU = 2 };
 #define KERNEL(f, u) {.name = #f, .fn = f, .unit = u, .n_buffers = 3, .n_dims = 1, .lane_count = 1, .grain = MOST_N}
 static const smelt_kernel_desc kernels[VARIANTS] = {KERNEL(work0, 1), KERNEL(work1, 2), KERNEL(work2, 0)};
