@@ -159,6 +159,8 @@ def separated(
     buffer = shapes.get(a.buffer)
     if buffer is None or len(a.index) != len(b.index):
         return False
+    if any(x.is_const and y.is_const and x != y for x, y in zip(a.index, b.index, strict=True)):
+        return True  # no element is touched by both
     joint = b.facts(a.facts(facts))
     private = _variables(a.binders) | _variables(b.binders)
     a_index, joint = _by_guard(a, joint, "guard left", private)
