@@ -47,6 +47,8 @@ LOOSE = 2e-3
 """What --fast-math may change ordinary results by, relatively; 16 times that in types of 16 bits."""
 CLOSE = 2.0**-16
 """What TRANSFORMS may change ordinary results by, relatively."""
+ORDINARY: Mapping[str, float] = MappingProxyType({TRANSFORMS: CLOSE, **dict.fromkeys(FAST, LOOSE)})
+"""Classes that speak of ordinary numbers alone -> the share of the magnitude by which results may be off."""
 MODERATE = 16.0
 """Constants up to this size are off by a little as well. Larger ones (1.5 * 2^23 to round by) are not: half
 of what rules must not do shows only where such a one is taken at its word."""
@@ -112,8 +114,8 @@ def difference(
                 what = f"output {k}: {a.dtype}{list(a.shape)} became {b.dtype}{list(b.shape)}"
                 return Difference(what, given)
             bad = ~_same(a, b)
-            if kind in FAST or kind == TRANSFORMS:
-                bad &= ~_loosely(a, b, CLOSE if kind == TRANSFORMS else LOOSE)
+            if kind in ORDINARY:
+                bad &= ~_loosely(a, b, ORDINARY[kind])
             elif kind != EXACT and bad.any():
                 for count in JITTERS:
                     more = range(len(nearby), count)
@@ -367,7 +369,7 @@ def feeds_of(module: Module, seed: int, kind: str = EXACT) -> Iterator[Feeds]:
     within limits."""
     rng = np.random.default_rng(seed)
     counts = any(n.op == "loop" for n in module.main.walk())  # integers may be rounds, 2^62 take too long
-    for mood in MOODS[:1] if kind in FAST or kind == TRANSFORMS else MOODS:
+    for mood in MOODS[:1] if kind in ORDINARY else MOODS:
         env = sizes(module, rng)
         made = {}
         for v in module.main.inputs:

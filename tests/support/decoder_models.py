@@ -7,11 +7,15 @@ rotary positions, a gated product, a head that shares the embedding's weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from smelt.compiler import compile_here
+from smelt.driver import Request
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -164,6 +168,17 @@ def decoder(form: str, layers: int) -> onnx.ModelProto:
     graph = helper.make_graph(net.nodes, form, inputs, outputs, weights)
     sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=sets, ir_version=8)
+
+
+def choosing(folder: Path, layers: int, target: str) -> Path:
+    """folder/out: a decoder with its cache as state, as a bundle that chooses among the target's units."""
+    onnx.save(decoder("grouped", layers), folder / "m.onnx")
+    compile_here(
+        Request(
+            source=str(folder / "m.onnx"), target=target, output=str(folder / "out"), choose=True, state=STATE
+        )
+    )
+    return folder
 
 
 def step(form: str, batch: int, past: int, new: int) -> dict[str, Array]:

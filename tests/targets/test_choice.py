@@ -17,9 +17,7 @@ from boards import needs_opencl, needs_vulkan
 from oracle import runtime_session
 
 import smelt
-from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
-from smelt.driver import Request
 
 pytestmark = [needs_opencl, needs_vulkan]
 
@@ -43,14 +41,7 @@ pickle.dump((rows, session.fallback, session.memory().launches), sys.stdout.buff
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of a decoder whose cache is a state, and what its steps are fed."""
-    made = tmp_path_factory.mktemp("choice")
-    onnx.save(decoders.decoder("grouped", LAYERS), made / "m.onnx")
-    compile_here(
-        Request(
-            source=str(made / "m.onnx"), target="x86+opencl+vulkan", output=str(made / "out"), choose=True,
-            state=decoders.STATE,
-        )
-    )  # fmt: skip
+    made = decoders.choosing(tmp_path_factory.mktemp("choice"), LAYERS, "x86+opencl+vulkan")
     past, feeds = 0, []
     for new in STEPS:
         feeds.append(decoders.step("grouped", 1, past, new))

@@ -45,15 +45,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A decoder whose cache is a state, for OpenCL and the CPU."""
-    made = tmp_path_factory.mktemp("decoder")
-    onnx.save(decoders.decoder("grouped", LAYERS), made / "m.onnx")
-    compile_here(
-        Request(
-            source=str(made / "m.onnx"), target="x86+opencl", output=str(made / "out"), choose=True,
-            state=decoders.STATE,
-        )
-    )  # fmt: skip
-    return made
+    return decoders.choosing(tmp_path_factory.mktemp("decoder"), LAYERS, "x86+opencl")
 
 
 def fed(n: int, seed: int = 0) -> dict[str, Any]:

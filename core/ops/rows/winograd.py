@@ -35,7 +35,7 @@ Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 
 INTERPOLATION_POINTS = (Fraction(0), Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-2))
 """Where polynomials are interpolated, the first of them first. Of those with powers of 2 these lose least in
-f32: a third of what 2 and -2 lose at tiles of 4 (benchmarks/results/choices.md)."""
+f32: a third of what 2 and -2 lose at tiles of 4 (benchmarks/results/winograd.md)."""
 
 
 @dataclass(frozen=True, slots=True)

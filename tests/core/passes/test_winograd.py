@@ -74,6 +74,14 @@ def test_which_convolutions(name: str) -> None:
     assert tile_of(conv(**changes)) == wanted
 
 
+@pytest.mark.parametrize(("extent", "pads"), [(10, 0), (9, 0), (8, 1), ("H", 0)])
+def test_nothing_is_copied_for_pads_of_nothing(extent: int | str, pads: int) -> None:
+    """10 elements are two whole tiles of 4 outputs; 9 lack one."""
+    around = (to_dim(pads),) * 2
+    made = winograd(conv(extent=extent, pads_begin=around, pads_end=around), VECTORS)
+    assert ("pad" in ops_of(made)) == (extent != 10)
+
+
 def test_who_may() -> None:
     """Not for lanes of devices, for machines without vectors, or where tensors may become f16."""
     m = conv()

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from naive_kernels import check
+from kept_meaning import kept
 from strategy_kernels import KERNELS
 
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.layout import Layout
-from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
-from smelt.core.schedule.schedule import apply, parse
 from smelt.core.schedule.strategies import draft
 
 PANEL = 256
@@ -32,12 +30,7 @@ PACKED = [name for name in KERNELS if any(layouts(name, PLAIN[0]))]
 @pytest.mark.parametrize("name", PACKED)
 def test_meaning_is_kept(name: str, machine: Machine) -> None:
     """A tile reads a part of a panel, a whole one, or several side by side, the last of them padded."""
-    naive, constants, envs = KERNELS[name]
-    d = draft(naive, machine, frozenset(constants))
-    verify_kernel(d.kernel, "scheduled", machine=machine)
-    for env in envs:
-        check(naive, d.kernel, env, rtol=2e-3 if "f16" in name else 2e-5)
-    assert apply(naive.with_(schedule=""), parse(str(d.schedule))) == d.kernel
+    kept(name, machine)
 
 
 CUT = {"conv-grouped"}
