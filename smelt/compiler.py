@@ -111,29 +111,41 @@ def lower(
         begun = _with_room(request, begun)
     made: list[Finished] = []
     variants = _variants(request, spec, default)
-    heads = {_alike(own, unit): (level, own, unit) for level, own, unit in reversed(variants)}
+    heads = {v.alike: v for v in reversed(variants)}
     if len(heads) > 1 and all(c.place <= PORTABLE for c in begun.values()):
         progress("optimise")
         begun = {name: c.portable() for name, c in begun.items()}
     lowered: dict[Hashable, Mapping[str, Compilation]] = {}
-    for level, own, unit in reversed(variants):
-        alike = _alike(own, unit)
-        if alike not in lowered:
-            lowered[alike] = _lowered(request, begun, *heads[alike], progress)
-        made.insert(0, _finished(request, lowered[alike], level, own, unit, progress))
+    for v in reversed(variants):
+        if v.alike not in lowered:
+            lowered[v.alike] = _lowered(request, begun, heads[v.alike], progress)
+        made.insert(0, _finished(request, lowered[v.alike], v, progress))
     progress("plan")  # the first variant was made last: its dumps are those that are kept
-    linked = link([(v.processor, _arranged(request, v.done)) for v in made])
-    before = tuple(c.unscheduled for v in made for c in v.done.values())
+    linked = link([(f.processor, _arranged(request, f.done)) for f in made])
+    before = tuple(c.unscheduled for f in made for c in f.done.values())
     return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec, before)
 
 
-def _variants(
-    request: Request, spec: TargetSpec, default: str
-) -> list[tuple[TargetSpec, dict[str, Machine], str]]:
-    """The processor, the machines and the unit of the kernels of each variant, the best first: one for all
-    devices, or one for each, and then those for the CPU alone. Raises SmeltError."""
+@dataclass(frozen=True)
+class VariantSpec:
+    """What the model is compiled for once. level: the processor. units: its machine and those of devices, by
+    name; unit: that of the kernels, unless they are placed elsewhere."""
+
+    level: TargetSpec
+    units: Mapping[str, Machine]
+    unit: str
+
+    @property
+    def alike(self) -> Hashable:
+        """What is equal for variants that are the same up to the schedule."""
+        return self.unit, tuple((name, asked(machine)) for name, machine in self.units.items())
+
+
+def _variants(request: Request, spec: TargetSpec, default: str) -> list[VariantSpec]:
+    """The variants, the best first: one for all devices, or one for each, and then those for the CPU alone.
+    Raises SmeltError."""
     levels, option = spec.levels(), "choose" if request.choose else "fallback"
-    alone = [(level, _machines(level, len(levels) > 1), CPU) for level in levels]
+    alone = [VariantSpec(level, _machines(level, len(levels) > 1), CPU) for level in levels]
     if default == CPU:
         if request.choose or request.fallback:
             raise SmeltError(
@@ -142,10 +154,10 @@ def _variants(
         return alone
     least, units = levels[-1], _machines(levels[-1], len(levels) > 1)
     if not request.choose:
-        return [(least, units, default), *(alone if request.fallback else [])]
+        return [VariantSpec(least, units, default), *(alone if request.fallback else [])]
     if request.place:
         raise SmeltError("choose: one device gets all kernels", hint="leave --place or --choose out")
-    return [*((least, {CPU: units[CPU], d: units[d]}, d) for d in spec.devices), *alone]
+    return [*(VariantSpec(least, {CPU: units[CPU], d: units[d]}, d) for d in spec.devices), *alone]
 
 
 def _machines(level: TargetSpec, several: bool) -> dict[str, Machine]:
@@ -154,11 +166,6 @@ def _machines(level: TargetSpec, several: bool) -> dict[str, Machine]:
     if several:
         own[CPU] = replace(own[CPU], panel_bits=SHARED_PANEL_BITS)
     return own
-
-
-def _alike(units: Mapping[str, Machine], unit: str) -> Hashable:
-    """What is equal for variants that are the same up to the schedule."""
-    return unit, tuple((name, asked(machine)) for name, machine in units.items())
 
 
 @dataclass(frozen=True)
@@ -172,17 +179,12 @@ class Finished:
 
 
 def _lowered(
-    request: Request,
-    begun: Mapping[str, Compilation],
-    level: TargetSpec,
-    units: Mapping[str, Machine],
-    unit: str,
-    progress: OnProgress,
+    request: Request, begun: Mapping[str, Compilation], v: VariantSpec, progress: OnProgress
 ) -> dict[str, Compilation]:
-    """The compiles of the entries for one processor up to the schedule, with kernels at this unit unless
-    placed elsewhere. Raises SmeltError where a processor or a device has already had a say."""
+    """The compiles of the entries for a variant, and for those alike, up to the schedule. Raises SmeltError
+    where a processor or a device has already had a say."""
     spec = parse_target(request.target)
-    alone = unit == CPU and bool(spec.devices)
+    alone = v.unit == CPU and bool(spec.devices)
     if (alone or spec.better or request.choose) and any(c.place > PORTABLE for c in begun.values()):
         raise SmeltError(
             "a dump has no passes left for several variants of the code", hint="compile the model's file"
@@ -191,28 +193,23 @@ def _lowered(
     for name, c in begun.items():
         with errors_about(name if request.entries else ""):
             own = replace(c.request, place=()) if alone else c.request
-            own = replace(own, target=str(level)) if spec.better else own  # a dump is of one variant
+            own = replace(own, target=str(v.level)) if spec.better else own  # a dump is of one variant
             own_tables = replace(c, request=own, halved=dict(c.halved), work=dict(c.work))
-            done[name] = own_tables.lowered(units, unit, progress)
+            done[name] = own_tables.lowered(v.units, v.unit, progress)
     return done
 
 
 def _finished(
-    request: Request,
-    lowered: Mapping[str, Compilation],
-    level: TargetSpec,
-    units: Mapping[str, Machine],
-    unit: str,
-    progress: OnProgress,
+    request: Request, lowered: Mapping[str, Compilation], v: VariantSpec, progress: OnProgress
 ) -> Finished:
-    """The compiles of the entries for one processor, scheduled."""
+    """The compiles of the entries for a variant, scheduled."""
     several = bool(parse_target(request.target).better)
     done = {}
     for name, c in lowered.items():
         with errors_about(name if request.entries else ""):
-            own = replace(c.request, target=str(level)) if several else c.request
-            done[name] = replace(c, request=own).scheduled(units, unit, progress)
-    return Finished(level.processor, units[unit], done)
+            own = replace(c.request, target=str(v.level)) if several else c.request
+            done[name] = replace(c, request=own).scheduled(v.units, v.unit, progress)
+    return Finished(v.level.processor, v.units[v.unit], done)
 
 
 def _with_room(request: Request, begun: Mapping[str, Compilation]) -> dict[str, Compilation]:
