@@ -56,6 +56,9 @@ def _find_remainder(poly: Poly) -> Poly | None:
             assert others is not None
             for factor, y, divisor in _readings(atom, others, poly[mono]):
                 # factor * (y % divisor), spelt with //; it is there when each of its terms is
+                first = (make(factor) * y).sorted_items()  # those that are found without a division
+                if not all(_covers(poly.get(m, 0), k) for m, k in first if m and m != mono):
+                    continue
                 spelt = dict((make(factor) * (y - divisor * (y // divisor))).sorted_items())
                 if mono in spelt and all(_covers(poly.get(m, 0), k) for m, k in spelt.items() if m):
                     return _replace(poly, spelt, factor, intern_atom(Mod, y, divisor))

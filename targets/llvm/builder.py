@@ -33,7 +33,7 @@ class Scope:
     saves nothing, and would compute it when another arm is taken.
     """
 
-    __slots__ = ("block", "cache", "certain", "depth", "homes", "parent")
+    __slots__ = ("block", "cache", "certain", "depth", "homes", "made", "parent")
 
     def __init__(self, parent: Scope | None, block: BasicBlock, certain: bool, arm: bool = False) -> None:
         self.parent = parent
@@ -41,6 +41,7 @@ class Scope:
         self.block = block
         self.certain = certain
         self.cache: dict[str, Value] = {}
+        self.made: dict[tuple[str, PureOperand, PureOperand], Value] = {}
         above = () if parent is None else parent.homes
         self.homes: tuple[Scope, ...] = (
             *(self if arm and home is parent else home for home in above),
@@ -78,7 +79,9 @@ class Value:
 
     @property
     def typed(self) -> str:
-        return f"{self.type} {self.text}"
+        if self.lanes:
+            return f"<{self.lanes} x {self.elem}> {self.text}"
+        return f"{self.elem} {self.text}"
 
     def within(self, scope: Scope) -> Value:
         """The same value, known to be usable from here on in an outer scope."""
@@ -87,6 +90,7 @@ class Value:
         return Value(self.text, self.elem, self.lanes, scope, None, self.low, self.high)
 
 
+PureOperand: TypeAlias = "Value | int"
 BodyEmitter: TypeAlias = Callable[[], list[Value]]
 FLOAT_ELEMS = ("half", "float", "double")
 
@@ -177,6 +181,16 @@ class FunctionBuilder:
         home.block.lines.append(f"{made.text} = {rhs}")
         home.cache[rhs] = made
         return made
+
+    def once(
+        self, op: str, a: PureOperand, b: PureOperand, make: Callable[[PureOperand, PureOperand], Value]
+    ) -> Value:
+        """make(a, b), made once in a scope. `pure` would find it again, but needs its text for that."""
+        made, key = self.scope.made, (op, a, b)
+        found = made.get(key)
+        if found is None:
+            found = made[key] = make(a, b)
+        return found
 
     def here(self, rhs: str, elem: str, lanes: int, key: str | None = None) -> Value:
         """A value computed in the current scope; with a key, once per scope and those inside it."""

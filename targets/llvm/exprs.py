@@ -28,7 +28,7 @@ from smelt.core.ir.kernel import (
 from smelt.core.ir.rewrite import free_symbols
 from smelt.core.schedule.view import flat_stride
 from smelt.targets.llvm.builder import FunctionBuilder, Value, type_text
-from smelt.targets.llvm.index import Env, Indexer, Lanes, varies
+from smelt.targets.llvm.index import Env, Indexer, Lanes, Split, moves
 from smelt.targets.llvm.intrinsics import emit
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.registers import Registers, pieces, reduces_over
@@ -37,6 +37,8 @@ from smelt.targets.llvm.scalar import Scalars, compute_elem, highest, lowest, st
 MOST_NEIGHBOURS = 64
 """Elements that one test of vectors reads."""
 ZERO_PAGE = 65536  # bytes; in .bss, so it costs nothing in the file
+ElementPlace: TypeAlias = "tuple[str, tuple[Dim, ...]]"
+"""A buffer and the index of an element."""
 LoopStep: TypeAlias = Callable[[list[Value]], list[Value]]
 
 
@@ -69,9 +71,12 @@ class Exprs:
         self.epochs: dict[str, int] = {}
         self.proved: frozenset[Bound] = frozenset()
         self.invariant_loads = True  # LLVM may move loads of read-only memory anywhere
-        self._flat: dict[tuple[str, tuple[Dim, ...]], Dim] = {}
+        self._moving: frozenset[str] = frozenset()  # variables that differ between lanes
+        self._symbols: dict[int, tuple[Load, frozenset[str]]] = {}
+        self._flat: dict[ElementPlace, Dim] = {}
         self._memo: dict[int, Value] = {}
-        self._pointers: dict[tuple[str, tuple[Dim, ...]], Value] = {}
+        self._splits: dict[ElementPlace, Split | None] = {}
+        self._pointers: dict[ElementPlace, Value] = {}
 
     # -- environment
 
@@ -79,12 +84,21 @@ class Exprs:
     def bind(self, names: Env, lanes: int | None = None) -> Iterator[None]:
         """More variables, for a while; values computed before are not reused under them. What is computed
         meanwhile is not reused after it: it may stand in an arm of a branch."""
-        old = self.env, self.lanes, self._memo, self._pointers
-        self.env = {**self.env, **names}
+        old = self.env, self.lanes, self._moving, self._memo, self._splits, self._pointers
         self.lanes = self.lanes if lanes is None else lanes
-        self._memo, self._pointers = {}, {} if names else dict(self._pointers)
+        self._memo = {}
+        if names:
+            self.env = {**self.env, **names}
+            self._moving = self._moving.difference(names).union(n for n, b in names.items() if moves(b))
+            self._splits, self._pointers = {}, {}
+        else:
+            self._splits, self._pointers = dict(self._splits), dict(self._pointers)
         yield
-        self.env, self.lanes, self._memo, self._pointers = old
+        self.env, self.lanes, self._moving, self._memo, self._splits, self._pointers = old
+
+    def differs(self, *dims: Dim) -> bool:
+        """Whether the lanes of the current vector see different values of any of them."""
+        return any(not self._moving.isdisjoint(d.symbols) for d in dims)
 
     def start_statement(self) -> None:
         """Forget the values of expressions: registers and memory may have changed."""
@@ -142,7 +156,7 @@ class Exprs:
         # a float is made of an index as wide as addresses: 64-bit conversions are calls where those are 32
         narrow = e.dtype.is_float or e.dtype.bits <= self.cpu.index_bits
         indexer = self.index if narrow else self.wide
-        if self.lanes and varies(e.dim, self.env):
+        if self.lanes and self.differs(e.dim):
             v = indexer.vector(e.dim, self.env, self.lanes)
         else:
             v = indexer.value(e.dim, self.env)
@@ -176,7 +190,7 @@ class Exprs:
         return v
 
     def _bound_value(self, d: Dim, indexer: Indexer) -> Value:
-        if self.lanes and varies(d, self.env):
+        if self.lanes and self.differs(d):
             return indexer.vector(d, self.env, self.lanes)
         return indexer.value(d, self.env)
 
@@ -223,7 +237,7 @@ class Exprs:
         return out
 
     def _inside(self, bound: Bound) -> Value:
-        if self.lanes and any(varies(d, self.env) for d in (bound.low, bound.index, bound.high)):
+        if self.lanes and self.differs(bound.low, bound.index, bound.high):
             return self._inside_lanes(bound)
         low = self.index.number(bound.low, self.env)
         at = self.index.number(bound.index, self.env)
@@ -244,7 +258,7 @@ class Exprs:
         """One condition for each lane; 32-bit lane numbers are compared when the index is base + lane."""
         step, base = self.index.affine(bound.index, self.env)
         ends = (bound.low, bound.high)
-        if step != 1 or base is None or any(varies(d, self.env) for d in ends):
+        if step != 1 or base is None or self.differs(*ends):
             at, low, high = (self._bound_value(d, self.index) for d in
                              (bound.index, bound.low, bound.high))
             over = self.s.compare("icmp sge", at, low)
@@ -273,7 +287,7 @@ class Exprs:
 
     def flat(self, buffer: Buffer, index: tuple[Dim, ...]) -> Dim:
         """Row-major element offset."""
-        key = (buffer.name, index)
+        key = buffer.name, index
         found = self._flat.get(key)
         if found is None:
             found = to_dim(0)
@@ -282,16 +296,24 @@ class Exprs:
             self._flat[key] = found
         return found
 
+    def split(self, m: BufferMemory, index: tuple[Dim, ...]) -> Split | None:
+        """An element's place in its buffer as Indexer.split gives it; None when lanes are not affine."""
+        key = m.buffer.name, index
+        if key in self._splits:
+            return self._splits[key]
+        found = self._splits[key] = self.index.split(self.flat(m.buffer, index), self.env)
+        return found
+
     def pointer(self, m: BufferMemory, index: tuple[Dim, ...]) -> Value:
         """The address of the (first lane's) element."""
-        key = (m.buffer.name, index)
+        key = m.buffer.name, index
         found = self._pointers.get(key)
         if found is None:
             found = self._pointers[key] = self._pointer(m, index)
         return found
 
     def _pointer(self, m: BufferMemory, index: tuple[Dim, ...]) -> Value:
-        split = self.index.split(self.flat(m.buffer, index), self.env)
+        split = self.split(m, index)
         assert split is not None, f"{m.buffer.name}{list(map(str, index))} is not affine in its lanes"
         _, const, parts = split
         width = m.buffer.dtype.bytes
@@ -319,15 +341,23 @@ class Exprs:
         if e.buffer in self.registers:
             return self._load_register(e)
         m = self.memory[e.buffer]
-        dims = (*e.index, *(d for g in e.guard for d in (g.low, g.index, g.high)))
-        if not self.lanes or not any(varies(d, self.env) for d in dims):
+        if not self.lanes or self._moving.isdisjoint(self._symbols_of(e)):
             return self._load_one(m, e, 0)
-        split = self.index.split(self.flat(m.buffer, e.index), self.env)
+        split = self.split(m, e.index)
         if split is not None and split[0] == 1:
             return self._load_one(m, e, self.lanes)
         if split is not None and split[0] == 0 and not e.guard:
             return self._load_one(m, e, 0)
         return self.by_lane(e)
+
+    def _symbols_of(self, e: Load) -> frozenset[str]:
+        """The variables of an access and of its guard."""
+        found = self._symbols.get(id(e))
+        if found is None:
+            dims = (*e.index, *(d for g in e.guard for d in (g.low, g.index, g.high)))
+            # with the expression, whose identity belongs to another one once it is gone
+            found = self._symbols[id(e)] = e, frozenset().union(*(d.symbols for d in dims))
+        return found[1]
 
     def _load_one(self, m: BufferMemory, e: Load, lanes: int) -> Value:
         """An element, or contiguous ones; where the guard does not hold, `otherwise`."""
@@ -355,7 +385,7 @@ class Exprs:
         """inside ? &buffer[index] : zeros. The choice is made outside of the loops that the guard does
         not mention, when what they add to the address stays inside the zero page."""
         width = m.buffer.dtype.bytes
-        split = self.index.split(self.flat(m.buffer, e.index), self.env)
+        split = self.split(m, e.index)
         assert split is not None, e
         const = split[1] * width
         inner = [(c * width, v) for c, v in split[2] if v.scope.depth > inside.scope.depth]
@@ -485,7 +515,7 @@ class Exprs:
         if not axes:
             return step(carried)
         axis = axes[0]
-        assert not varies(axis.extent, self.env), f"extent of {axis.var} differs between lanes"
+        assert not self.differs(axis.extent), f"extent of {axis.var} differs between lanes"
         count = self.index.value(axis.extent, self.env)
         count = self.unless_idle(count, axis.extent, axes_needed(axes[1:]))
         nonzero = count.low is not None and count.low > 0
@@ -517,10 +547,7 @@ class Exprs:
 
     def _body_varies(self, e: Reduce) -> bool:
         """Whether the reduction has to be done for each lane: some index inside differs between lanes."""
-        moving = {n for n, v in self.env.items() if isinstance(v, Lanes) or (
-            isinstance(v, Value) and v.lanes
-        )}
-        return bool(free_symbols(e) & moving)
+        return not self._moving.isdisjoint(free_symbols(e))
 
     def _arg_extreme(self, e: Reduce) -> Value:
         """The position of the first (or last) extreme; NaN counts as the extreme, as in NumPy."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Atom, Dim, FloorDiv, Min, Mod, SymbolAtom
+from smelt.core.dim import Atom, Dim, FloorDiv, Max, Min, Mod, SymbolAtom
+from smelt.core.dim.atoms import Mono
 from smelt.targets.llvm.builder import FunctionBuilder, Value
 
 
@@ -24,15 +25,18 @@ Env: TypeAlias = "dict[str, Binding]"
 Number: TypeAlias = "int | Value"
 ScaledValue: TypeAlias = "tuple[int, Value]"
 Split: TypeAlias = "tuple[int, int, list[ScaledValue]]"
+NamedTerm: TypeAlias = "tuple[int, tuple[str, ...] | None, Mono]"
+"""A coefficient and what it multiplies: the names of symbols, as often as their power says, or, where there
+are other atoms, None and the atoms."""
 
 
-def varies(dim: Dim, env: Env) -> bool:
-    """Whether the lanes of the current vector see different values."""
-    for name in dim.symbols:
-        b = env[name]
-        if b.__class__ is Lanes or (b.__class__ is Value and b.lanes):
-            return True
-    return False
+def moves(bound: Binding) -> bool:
+    """Whether the lanes of the current vector see different values of a variable."""
+    return isinstance(bound, Lanes) or (isinstance(bound, Value) and bound.lanes > 0)
+
+
+def _varies(dim: Dim, env: Env) -> bool:
+    return any(moves(env[name]) for name in dim.symbols)
 
 
 class Indexer:
@@ -41,6 +45,8 @@ class Indexer:
     def __init__(self, builder: FunctionBuilder, elem: str) -> None:
         self.b = builder
         self.elem = elem
+        self._terms: dict[Dim, list[NamedTerm]] = {}
+        self._constants: dict[int, Value] = {}
 
     # -- uniform values
 
@@ -56,14 +62,19 @@ class Indexer:
     def parts(self, dim: Dim, env: Env) -> tuple[int, list[ScaledValue]]:
         """(constant, [(coefficient, value)]) whose sum is the dim."""
         const, parts = 0, []
-        for coef, mono in dim.terms():
+        for coef, names, mono in self._named(dim):
             values: list[Value] = []
-            for atom, power in mono:
-                n = self.atom(atom, env)
-                if isinstance(n, int):
-                    coef *= n**power
-                else:
-                    values.extend([n] * power)
+            if names is not None:
+                for name in names:
+                    bound = env[name]
+                    assert bound.__class__ is not Lanes, f"{name} differs between lanes"
+                    if isinstance(bound, Value):
+                        values.append(self._width(bound))
+                    else:
+                        coef *= bound  # type: ignore[operator]
+            else:
+                for atom, power in mono:
+                    coef = self._times(self.atom(atom, env), power, coef, values)
             if coef == 0:
                 continue
             if values:
@@ -72,10 +83,23 @@ class Indexer:
                 const += coef
         return const, parts
 
+    def _named(self, dim: Dim) -> list[NamedTerm]:
+        found = self._terms.get(dim)
+        if found is None:
+            found = self._terms[dim] = [(coef, _names(mono), mono) for coef, mono in dim.terms()]
+        return found
+
+    def _times(self, n: Number, power: int, coef: int, values: list[Value]) -> int:
+        """The coefficient with one factor more, which joins `values` instead where it is none."""
+        if isinstance(n, int):
+            return coef * int(n**power)
+        values.extend([n] * power)
+        return coef
+
     def total(self, const: int, parts: Iterable[ScaledValue]) -> Number:
         """The sum, outer scopes' parts first, so that they stay invariant inside."""
         acc: Number | None = None
-        for coef, v in sorted(parts, key=lambda p: p[1].scope.depth):
+        for coef, v in sorted(parts, key=_part_depth):
             if acc is None:
                 acc = self.mul(v, coef)
             elif coef < 0:
@@ -87,11 +111,14 @@ class Indexer:
         return self.add(acc, const) if const else acc
 
     def product(self, values: list[Value]) -> Value:
-        acc: Number = 1
-        for v in sorted(values, key=lambda v: v.scope.depth):
-            acc = self.mul(acc, v)
-        assert isinstance(acc, Value)
-        return acc
+        if len(values) == 1:
+            return values[0]
+        first, *others = sorted(values, key=_depth)
+        for v in others:
+            product = self.mul(first, v)
+            assert isinstance(product, Value)
+            first = product
+        return first
 
     def atom(self, atom: Atom, env: Env) -> Number:
         if isinstance(atom, SymbolAtom):
@@ -120,15 +147,20 @@ class Indexer:
 
     def as_value(self, n: Number) -> Value:
         """Raises SmeltError(unsupported) for a number that the target's addresses cannot reach."""
-        if not isinstance(n, int):
+        if n.__class__ is Value:
             return n
+        assert isinstance(n, int)
+        found = self._constants.get(n)
+        if found is not None:
+            return found
         if not self.fits(n):
             raise SmeltError(
                 f"a size or an offset of {n} does not fit in the target's {self.elem[1:]}-bit addresses",
                 kind="unsupported",
                 hint="look for an attribute or a constant that large",
             )
-        return self.b.integer(n, self.elem)
+        found = self._constants[n] = self.b.integer(n, self.elem)
+        return found
 
     def fits(self, n: int) -> bool:
         """Whether a value can hold the number."""
@@ -168,15 +200,18 @@ class Indexer:
         return self._ring("sub", a, b, low, high)
 
     def mul(self, a: Number, b: Number) -> Number:
-        if isinstance(a, int) and isinstance(b, int):
-            return a * b
         if isinstance(a, int):
+            if isinstance(b, int):
+                return a * b
             a, b = b, a
         if isinstance(b, int):
             if b == 0:
                 return 0
             if b == 1:
                 return a
+        return self.b.once("mul", a, b, self._mul)
+
+    def _mul(self, a: Number, b: Number) -> Value:
         (al, ah), (bl, bh) = bounds(a), bounds(b)
         low = high = None
         if al is not None and bl is not None and al >= 0 and bl >= 0:
@@ -296,31 +331,28 @@ class Indexer:
         """(step, constant, parts) with dim == constant + sum(parts) + step*lane; None when not affine."""
         step, const = 0, 0
         parts: list[ScaledValue] = []
-        for coef, mono in dim.terms():
+        for coef, names, mono in self._named(dim):
             values: list[Value] = []
             moving: Lanes | None = None
-            for atom, power in mono:
-                if isinstance(atom, SymbolAtom):
-                    bound = env[atom.name]
-                    if isinstance(bound, Lanes):
-                        if moving is not None or power != 1:
-                            return None
-                        moving = bound
-                        continue
-                    if isinstance(bound, Value) and bound.lanes:
+            if names is None:
+                found = self._factors(coef, mono, env, values)
+                if found is None:
+                    return None
+                more, coef, moving = found
+                step += more
+            for name in names or ():
+                bound = env[name]
+                if isinstance(bound, int):
+                    coef *= bound
+                elif isinstance(bound, Lanes):
+                    if moving is not None:
                         return None
-                if any(_atom_varies(d, env) for d in _operands(atom)):
-                    block = self._within_block(atom, env)
-                    if block is None or (block[0] and (len(mono) > 1 or power > 1)):
+                    moving = bound
+                else:
+                    assert isinstance(bound, Value)
+                    if bound.lanes:
                         return None
-                    step += coef * block[0]
-                    n = self.total(*block[1:])
-                else:
-                    n = self.atom(atom, env)
-                if isinstance(n, int):
-                    coef *= n**power
-                else:
-                    values.extend([n] * power)
+                    values.append(self._width(bound))
             if moving is not None:
                 if values:
                     return None
@@ -331,6 +363,35 @@ class Indexer:
             else:
                 const += coef
         return step, const, parts
+
+    def _factors(
+        self, coef: int, mono: Mono, env: Env, values: list[Value]
+    ) -> tuple[int, int, Lanes | None] | None:
+        """What a product of any atoms adds to the step, its coefficient, and its one vector variable; the
+        other factors join `values`. None when it is not affine."""
+        step = 0
+        moving: Lanes | None = None
+        for atom, power in mono:
+            if isinstance(atom, SymbolAtom):
+                bound = env[atom.name]
+                if isinstance(bound, Lanes):
+                    if moving is not None or power != 1:
+                        return None
+                    moving = bound
+                    continue
+                if isinstance(bound, Value) and bound.lanes:
+                    return None
+                coef = self._times(self.atom(atom, env), power, coef, values)
+                continue
+            if any(_varies(d, env) for d in _operands(atom)):
+                block = self._within_block(atom, env)
+                if block is None or (block[0] and (len(mono) > 1 or power > 1)):
+                    return None
+                step += coef * block[0]
+                coef = self._times(self.total(*block[1:]), power, coef, values)
+            else:
+                coef = self._times(self.atom(atom, env), power, coef, values)
+        return step, coef, moving
 
     def _within_block(self, atom: Atom, env: Env) -> Split | None:
         """As `split`, of a quotient or a remainder whose operand differs between lanes that all lie in one
@@ -378,11 +439,23 @@ def _towards_zero(low: int | None, high: int | None) -> tuple[int | None, int | 
     return None if low is None else min(low, 0), None if high is None else max(high, -1)
 
 
-def _operands(atom: Atom) -> tuple[Dim, ...]:
-    if isinstance(atom, FloorDiv | Mod):
-        return (atom.a, atom.b)
-    return () if isinstance(atom, SymbolAtom) else atom.args
+def _names(mono: Mono) -> tuple[str, ...] | None:
+    """The symbols of a product, each as often as its power says; None where it has other atoms."""
+    names: list[str] = []
+    for atom, power in mono:
+        if not isinstance(atom, SymbolAtom):
+            return None
+        names.extend([atom.name] * power)
+    return tuple(names)
 
 
-def _atom_varies(dim: Dim, env: Env) -> bool:
-    return varies(dim, env)
+def _operands(atom: FloorDiv | Mod | Min | Max) -> tuple[Dim, ...]:
+    return (atom.a, atom.b) if isinstance(atom, FloorDiv | Mod) else atom.args
+
+
+def _depth(v: Value) -> int:
+    return v.scope.depth
+
+
+def _part_depth(part: ScaledValue) -> int:
+    return part[1].scope.depth

@@ -54,7 +54,7 @@ class Scalars:
 
     def same(self, *values: Value) -> tuple[Value, ...]:
         """Scalars splatted when any of the values is a vector."""
-        lanes = max(v.lanes for v in values)
+        lanes = max([v.lanes for v in values])
         return tuple(self.b.splat(v, lanes) for v in values)
 
     def binary(self, op: str, a: Value, b: Value) -> Value:

@@ -23,7 +23,7 @@ from smelt.core.ir.kernel import (
 from smelt.targets.llvm.builder import FunctionBuilder, Value
 from smelt.targets.llvm.exprs import BufferMemory, dtype_of
 from smelt.targets.llvm.guards import inner_bounds
-from smelt.targets.llvm.index import Env, Lanes, varies
+from smelt.targets.llvm.index import Env, Lanes
 from smelt.targets.llvm.instructed import Instructed
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.registers import pieces, plan_registers
@@ -39,6 +39,7 @@ class Statements(Instructed):
         super().__init__(b, cpu, kernel)
         self._local_bytes = 0
         self._locals = 0
+        self._widths: dict[int, tuple[Loop, int]] = {}
 
     def _tiles(self, t: Tiles) -> None:
         raise NotImplementedError
@@ -130,7 +131,7 @@ class Statements(Instructed):
 
     def _serial(self, s: Loop) -> None:
         """A serial loop; unrolled when its level says so. On one thread, lanes and groups are serial."""
-        assert not varies(s.extent, self.env), f"extent {s.extent} of {s.var} differs between lanes"
+        assert not self.differs(s.extent), f"extent {s.extent} of {s.var} differs between lanes"
 
         def inside() -> None:
             self._pass(s)
@@ -171,11 +172,16 @@ class Statements(Instructed):
 
     def vector_lanes(self, s: Loop) -> int:
         """How many elements of a vector loop are computed together: a register of its widest type."""
-        bits = [8]
-        for inner in walk((s,)):
-            if isinstance(inner, Store):
-                bits.extend(_bits(inner.value))
-        return min(self.cpu.machine.lanes(max(bits)), 64)
+        found = self._widths.get(id(s))
+        if found is None:
+            bits = [8]
+            for inner in walk((s,)):
+                if isinstance(inner, Store):
+                    bits.extend(_bits(inner.value))
+            lanes = min(self.cpu.machine.lanes(max(bits)), 64)
+            # with the loop, whose identity belongs to another one once it is gone
+            found = self._widths[id(s)] = s, lanes
+        return found[1]
 
     def _vector(self, s: Loop) -> None:
         count = self.index.number(s.extent, self.env)

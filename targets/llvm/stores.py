@@ -7,7 +7,6 @@ from smelt.core.ir.kernel import Bound, Call, Kernel, Store
 from smelt.targets.llvm.builder import FunctionBuilder, Value, type_text
 from smelt.targets.llvm.control import Control
 from smelt.targets.llvm.exprs import BufferMemory, dtype_of
-from smelt.targets.llvm.index import varies
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.scalar import storage_elem
 
@@ -36,12 +35,12 @@ class Stores(Control):
 
     def _store_memory(self, s: Store, mask: Value) -> None:
         m = self.memory[s.buffer]
-        moving = self.lanes and any(varies(d, self.env) for d in s.index)
+        moving = self.lanes and self.differs(*s.index)
         if not moving:
             value = self._uniform(s, mask)
             self._write(s, m, value, mask if not mask.lanes else self.b.integer(1, "i1"))
             return
-        split = self.index.split(self.flat(m.buffer, s.index), self.env)
+        split = self.split(m, s.index)
         if split is not None and split[0] == 1:
             self._write(s, m, None, mask)
             return
@@ -85,7 +84,7 @@ class Stores(Control):
         """Store the value (None: evaluate it here) to memory, accumulated when the statement says so."""
         dtype = m.buffer.dtype
         at = self.pointer(m, s.index)
-        moving = self.lanes if self.lanes and any(varies(d, self.env) for d in s.index) else 0
+        moving = self.lanes if self.lanes and self.differs(*s.index) else 0
         if s.accumulate is not None:
             old = self.from_storage(self._raw_load(m, at, moving, mask), dtype)
             value = self._accumulated(s, old, value)
