@@ -283,25 +283,95 @@ def _shared_parts(d: Dim, private: set[str]) -> Iterator[Dim]:
 def _terms(d: Dim) -> Iterator[tuple[int, list[Dim]]]:
     """d as a sum: of each term the coefficient and the factors."""
     for k, factors in d.terms():
-        yield k, [atom_dim(atom) for atom, power in factors for _ in range(power)]
+        yield k, [_factor_of(atom) for atom, power in factors for _ in range(power)]
+
+
+def _factor_of(atom: Atom) -> Dim:
+    # remainders occur only in terms(): as a Dim they are differences
+    return atom.a % atom.b if isinstance(atom, Mod) else atom_dim(atom)
 
 
 def disjoint_writes(s: Parallel, facts: Facts, shapes: Mapping[str, Buffer]) -> tuple[str, ...]:
     """Buffers that different instances of a parallel node (with those nested directly in it) may both
     write, or one write and another read, without proof that they never meet. Buffers declared inside
     belong to one instance; vector instances that accumulate into one element are a declared reduction."""
-    twin = freshen(s, bound_symbols(s))
-    chain = parallel_chain(s)
-    pairs = match_parallel(chain, parallel_chain(twin))
-    assert pairs is not None
     inside = frozenset(b.name for b in _declared(s))
-    found: set[str] = set()
-    for x, y in _conflicts(s, twin, inside):
-        if s.level == "vector" and x.accumulate and y.accumulate:
+    own: dict[str, list[Access]] = {}
+    for x in accesses(s):
+        if x.buffer not in inside:
+            own.setdefault(x.buffer, []).append(x)
+    chain = parallel_chain(s)
+    open_ = {
+        name for name, found in own.items()
+        if any(x.is_store for x in found) and not _in_own_parts(found, chain, facts, shapes.get(name))
+    }  # fmt: skip
+    return tuple(sorted(n for n in open_ if not _apart_in_pairs(s, n, facts, shapes)))
+
+
+def _apart_in_pairs(s: Parallel, buffer: str, facts: Facts, shapes: Mapping[str, Buffer]) -> bool:
+    """Whether each two accesses of a buffer, one of them a store, are `separated`."""
+    twin = freshen(s, bound_symbols(s))
+    pairs = match_parallel(parallel_chain(s), parallel_chain(twin))
+    assert pairs is not None
+    left, right = ([x for x in accesses(t) if x.buffer == buffer] for t in (s, twin))
+    for n, x in enumerate(left):
+        for m, y in enumerate(right):
+            if not x.is_store or (y.is_store and m < n):
+                continue  # the same two the other way round
+            if s.level == "vector" and x.accumulate and y.accumulate:
+                continue
+            if not separated(x, y, pairs, facts, shapes):
+                return False
+    return True
+
+
+def _in_own_parts(
+    found: Sequence[Access], chain: Sequence[Parallel], facts: Facts, buffer: Buffer | None
+) -> bool:
+    """Whether each instance is proved to have a part of the buffer that all of its accesses keep to: the
+    last clause of `_apart`, asked once of each access and not of each two."""
+    if buffer is None or any(len(x.index) != len(buffer.shape) for x in found):
+        return False
+    views = []
+    for x in found:
+        private = _variables(x.binders)
+        guarded, joint = _by_guard(x, x.facts(facts), "guard", private)
+        views.append((_groups(x.index, buffer.shape) + _groups(guarded, buffer.shape), joint, private))
+    todo, known = [bound_here(node)[0] for node in chain], set[str]()
+    rows = {bound_here(node)[0]: bound_here(node)[1:] for node in chain}
+    while todo:
+        for var in todo:
+            common = set.intersection(*(
+                set(_parts(groups, var, rows[var], joint, private - known))
+                for groups, joint, private in views
+            ))
+            if common:
+                todo.remove(var)
+                known |= {var, *rows[var]}
+                break
+        else:
+            return False
+    return True
+
+
+def _parts(
+    groups: Sequence[Dim], var: str, rows: Sequence[str], facts: Facts, private: set[str]
+) -> Iterator[tuple[int, Dim, Dim]]:
+    """(group, c, shared) where the number is proved to be in [shared + c*var, shared + c*(var + rows)), and
+    neither c nor shared differs between instances."""
+    for n, d in enumerate(groups):
+        if var not in d.symbols:
             continue
-        if x.is_store and x.buffer not in found and not separated(x, y, pairs, facts, shapes):
-            found.add(x.buffer)
-    return tuple(sorted(found))
+        c, rest = _along(d, var)
+        if c.symbols & private or facts.prove_le(1, c) is not YES:
+            continue
+        reach = c * sym(rows[0]) if rows else c
+        step = c.const_or_none or 1
+        for shared in _shared_parts(rest, private):
+            # another access may begin elsewhere in the step
+            start = shared - sum(k for k, mono in shared.terms() if not mono) % step
+            if facts.prove_le(start, rest) is YES and facts.prove_lt(rest - start, reach) is YES:
+                yield n, c, start
 
 
 def _declared(s: Stmt) -> Iterator[Buffer]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ir_samples import gpu_gemm
 
 from smelt.core.dim import Facts, sym
@@ -237,6 +239,14 @@ def _last(start: str, vectors: str) -> str:
         (_last("8*(min(d//4 - 4*g, 4)//4)", "5"), ("t",)),
         (_last("8*(g % 2)", "6"), ("t",)),
         ("group i in 8 { t[0, 0] add= x[i, 0] }", ("t",)),
+        ("group i in n { t[2*i, 0] = x[i, 0] t[2*i + 1, 0] = t[2*i, 0] }", ()),
+        ("group i in n { t[2*i, 0] = x[i, 0] t[2*i + 1, 0] = t[2*i + 2, 0] }", ("t",)),
+        ("group i in n { t[2*i + 1, 0] = x[i, 0] t[2*i + 2, 0] = t[2*i + 1, 0] }", ()),  # across a step
+        ("group i in n { t[4*i + i % 2, 0] = x[i, 0] t[4*i + i % 2 + 2, 0] = x[i, 0] }", ()),
+        ("group i in n { t[3*i + (i + 1) % 2, 0] = x[i, 0] t[3*i + 2*(i % 2) + 2, 0] = x[i, 0] }", ("t",)),
+        ("group i in n { serial j in 2 { t[2*i + j, 0] = x[0, 0] t[2*j, 0] = x[0, 0] } }", ("t",)),
+        ("group i in n { group j in m { t[i, 2*j] = x[i, j] t[i, 2*j + 1] = t[i, 2*j] } }", ()),
+        ("group i in n { group j in m { t[i, 2*j] = x[i, j] t[j, 2*i + 1] = x[i, j] } }", ("t",)),
         ("group i in n { register a: f32[] a[] = x[i, 0] t[i, 0] = a[] }", ()),
     ],
 )
@@ -245,3 +255,28 @@ def test_disjoint_writes(text: str, shared: tuple[str, ...]) -> None:
     s = k.body[0]
     assert isinstance(s, Loop)
     assert disjoint_writes(s, kernel_facts(k), kernel_buffers(k)) == shared
+
+
+NUMBERS = st.tuples(*(st.sampled_from(x) for x in ((1, 2, 3, 4), (0, 1, 2), (0, 1, 3), (0, 1, 2, 3, 5))))
+
+
+PARTS = st.sampled_from(("", " % 2", "//2"))
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=4), st.sampled_from((1, 2, 3)), PARTS)
+def test_what_is_proved_to_be_disjoint_is_so(
+    stores: list[tuple[int, int, int, int]], rounds: int, part: str
+) -> None:
+    texts = [f"{a}*i + {b}*j + {c}*(i{part}) + {d}" for a, b, c, d in stores]
+    body = " ".join(f"t[{text}, 0] = x[0, 0]" for text in texts)
+    k = parse_kernel(f"{HEAD} {{ group i in n {{ serial j in {rounds} {{ {body} }} }} }}")
+    s = k.body[0]
+    assert isinstance(s, Loop)
+    if disjoint_writes(s, kernel_facts(k), kernel_buffers(k)):
+        return
+    owner: dict[int, int] = {}
+    for i in range(9):
+        for j in range(rounds):
+            for text in texts:
+                at = eval(text, {"i": i, "j": j})
+                assert owner.setdefault(at, i) == i, f"instances {owner[at]} and {i} write {at}"
