@@ -26,6 +26,7 @@ EXACT = {
     "TINY": "the least normal number of f16",
     "MOST_TINY": "how much of a weight may lose precision in f16",
     "F16_EXACT": "integers that f16 has",
+    "LONGEST_BLOCK": "which blocks' sums of products fit 32 bits",
     "FILTER_TAPS": "what the transforms of convolutions are for",
     "LOST": "how much transformed convolutions may lose",
     "TRIAL_TILES": "by how many tiles that is measured",

@@ -4,7 +4,7 @@ The meaning of a row is a kernel: its last statement is a nest around one store 
 and its output are the instruction's registers, elements in row-major order. Loops fit the row when they are
 that nest but for names, for where their operands lie, and for repetition: loops of their own around the row's
 loops, more columns, and any number of rows. An operand may have a guard that lets through the first of the
-terms that are summed, as many in every run.
+terms that are summed, as many in every run. It may be a field of each byte that is read (few bits of it).
 
 Of an instruction that lanes compute together, the row and the loops are those of one lane; which rows and
 columns it has must follow from its number as the row says.
@@ -18,8 +18,8 @@ from functools import lru_cache
 from itertools import combinations
 
 from smelt.core.dim import Dim, DimLike, Facts, sym
-from smelt.core.dtype import DType, i32
-from smelt.core.ir.kernel import Bound, Call, Const, Expr, Kernel, Load, Loop, LoopNode, Stmt, Store
+from smelt.core.dtype import BYTES, DType, i32, u8
+from smelt.core.ir.kernel import Bound, Call, Const, Expr, Index, Kernel, Load, Loop, LoopNode, Stmt, Store
 from smelt.core.ir.text_parse import parse_kernel
 from smelt.core.machine import Instruction, Machine
 
@@ -75,9 +75,26 @@ def depths(machine: Machine) -> Mapping[tuple[DType, DType], int]:
 
 
 @dataclass(frozen=True, slots=True)
+class ByteField:
+    """(byte >> shift) & mask, a number of a byte's lowest bits, of each byte that an operand reads."""
+
+    shift: Dim
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowOperand:
+    """What is read, and the field of it that is meant; None: all."""
+
+    load: Load
+    field: ByteField | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """Where an instruction stands in a nest. around: loops that repeat it. loops: the row's variables -> the
-    loops of the nest. left, right: its operands. store: what it accumulates into."""
+    loops of the nest. left, right: what its operands read; fields: what is meant of each. store: what it
+    accumulates into."""
 
     row: Instruction
     around: tuple[Loop, ...]
@@ -85,6 +102,7 @@ class Match:
     left: Load
     right: Load
     store: Store
+    fields: tuple[ByteField | None, ByteField | None] = (None, None)
 
 
 def match(body: Sequence[Stmt], row: Instruction, facts: Facts) -> Match | str:
@@ -103,7 +121,8 @@ def match(body: Sequence[Stmt], row: Instruction, facts: Facts) -> Match | str:
             if not why:
                 by_name = {w.var: x for w, x in zip(want.loops, picked, strict=True)}
                 around = tuple(x for x in loops if x not in picked)
-                return Match(row, around, by_name, *pair, store)
+                left, right = pair
+                return Match(row, around, by_name, left.load, right.load, store, (left.field, right.field))
             if order == 0:
                 whys.append(why)
     return whys[-1]
@@ -162,27 +181,50 @@ def _loads(e: Expr) -> tuple[Load, Load]:
     return left, right
 
 
-def _factors(e: Expr, want: Expr) -> Iterator[tuple[Load, Load]]:
-    """The loads of e that stand where the row's loads do, in their order; several where factors commute."""
+def _factors(e: Expr, want: Expr) -> Iterator[tuple[RowOperand, RowOperand]]:
+    """The operands of e that stand where the row's loads do, in their order; more where factors commute."""
     for found in _unified(e, want):
         if len(found) == 2:
             yield found[0], found[1]
 
 
-def _unified(e: Expr, want: Expr) -> Iterator[tuple[Load, ...]]:
+def _unified(e: Expr, want: Expr) -> Iterator[tuple[RowOperand, ...]]:
     if isinstance(want, Load):
         if isinstance(e, Load) and e.dtype == want.dtype:
-            yield (e,)
+            yield (RowOperand(e),)
     elif isinstance(want, Const):
         if e == want:
             yield ()
-    elif isinstance(want, Call) and isinstance(e, Call) and (e.fn, e.dtype) == (want.fn, want.dtype):
+    elif isinstance(want, Call) and isinstance(e, Call) and e.dtype == want.dtype:
+        field = _byte_field(e, want)
+        if field is not None:
+            yield (field,)
+        if e.fn != want.fn:
+            return
         orders = [e.args] if want.fn not in COMMUTES else [e.args, e.args[::-1]]
         for args in orders:
             yield from _all(args, want.args)
 
 
-def _all(parts: Sequence[Expr], want: Sequence[Expr]) -> Iterator[tuple[Load, ...]]:
+def _byte_field(e: Call, want: Call) -> RowOperand | None:
+    """cast:i32(byte) >> shift & mask where the row widens a byte: its type holds all that the mask lets
+    through, with a sign as without."""
+    like = want.args[0] if want.fn == "cast" else None
+    if e.fn != "and" or not isinstance(like, Load) or like.dtype not in BYTES:
+        return None
+    moved, mask = e.args
+    if not (isinstance(moved, Call) and moved.fn == "shr" and isinstance(mask, Const)):
+        return None
+    wide, by = moved.args
+    byte = wide.args[0] if isinstance(wide, Call) and wide.fn == "cast" else None
+    limit = int(mask.value)
+    if not isinstance(byte, Load) or byte.dtype != u8 or not isinstance(by, Index):
+        return None
+    fits = 0 < limit <= like.dtype.limits[1] and not limit & limit + 1
+    return RowOperand(byte, ByteField(by.dim, limit)) if fits else None
+
+
+def _all(parts: Sequence[Expr], want: Sequence[Expr]) -> Iterator[tuple[RowOperand, ...]]:
     if len(parts) != len(want):
         return
     if not parts:
@@ -194,8 +236,8 @@ def _all(parts: Sequence[Expr], want: Sequence[Expr]) -> Iterator[tuple[Load, ..
 
 
 def _differs(
-    want: RowMeaning, loops: Sequence[Loop], picked: Sequence[Loop], store: Store, pair: tuple[Load, Load],
-    names: Mapping[str, str], facts: Facts,
+    want: RowMeaning, loops: Sequence[Loop], picked: Sequence[Loop], store: Store,
+    pair: tuple[RowOperand, RowOperand], names: Mapping[str, str], facts: Facts,
 ) -> str:
     """In what a nest whose loops stand for the row's differs from it; '' when in nothing."""
     mine = tuple(x.var for x in picked)
@@ -204,7 +246,10 @@ def _differs(
             return f"loop '{x.var}' of {x.extent} does not fit the row's {w.extent}"
     if not _result_fits(want, loops, mine, store, names):
         return f"{store.buffer}[{', '.join(map(str, store.index))}] is not laid out as the row's result"
-    for load, like in zip(pair, (want.left, want.right), strict=True):
+    for operand, like in zip(pair, (want.left, want.right), strict=True):
+        load = operand.load
+        if operand.field is not None and not _field_fits(want, operand.field, mine, facts):
+            return f"a field of '{load.buffer}' is not one of each byte alike"
         if not _operand_fits(want, load, like, mine, names):
             return f"{load.buffer}[{', '.join(map(str, load.index))}] is not laid out as '{like.buffer}'"
         if not _begins(want, load, like, names, facts):
@@ -251,6 +296,13 @@ def _operand_fits(
     if want.shared:
         return not load.guard
     return not like.index or _same_axes(load.index[-1:], like.index[-1:], mine, names)
+
+
+def _field_fits(want: RowMeaning, field: ByteField, mine: Sequence[str], facts: Facts) -> bool:
+    """Whether a field lies within its byte, at the same bits of all bytes that the instruction reads."""
+    low, high = facts.bounds(field.shift)
+    inside = low is not None and high is not None and low >= 0 and high + field.mask.bit_length() <= 8
+    return inside and not want.shared and not field.shift.symbols & set(mine)
 
 
 def _begins(want: RowMeaning, load: Load, like: Load, names: Mapping[str, str], facts: Facts) -> bool:

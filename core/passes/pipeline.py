@@ -16,7 +16,7 @@ from smelt.core.passes.lowering.lower import lower
 from smelt.core.passes.lowering.place import explain_places, place
 from smelt.core.passes.manager import Pass, run_pipeline
 from smelt.core.passes.numerics import INTEGERS, ROUNDING, SUMS, TRANSFORMS, WIDER
-from smelt.core.passes.quantized.byte_operands import channels, signs
+from smelt.core.passes.quantized.byte_operands import channels, signs, words
 from smelt.core.passes.quantized.quantize import quantize
 from smelt.core.passes.whole_graph.batched import batched
 from smelt.core.passes.whole_graph.expand import expand
@@ -35,6 +35,8 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("checked", checked, level=0),
     Pass("quantize", quantize, kind=INTEGERS),  # before fold, which would make floats of quantised weights
     Pass("signs", signs),  # after quantize, which makes products of u8 and i8; before canonical merges sums
+    # after quantize, whose rules know dequantised blocks; before fold and canonical, which move their parts
+    Pass("words", words, kind=INTEGERS),
     Pass("fold", fold, kind=SUMS),  # before canonical: rules look at constants
     # before patterns: they rely on constants on the right, no x - c
     Pass("canonical", canonical, kind=ROUNDING),

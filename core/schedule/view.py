@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, to_dim
 from smelt.core.ir.analysis.products import factors, strip_casts
@@ -155,6 +155,8 @@ class Roles:
     outer: the other loops that only the left factor follows. batch: loops of both or of neither.
     column: the loop that only the right factor follows and stores step along. a, b: the factors' loads.
     beside: what the right factor reads besides b to decode it (scales and zero points of packed weights).
+    block: of a sum over blocks, each of which has a sum of products of its own, the axis of the blocks;
+    reduce is then one sum over both, and beside what the columns of a block are multiplied by.
     """
 
     column: str
@@ -165,6 +167,7 @@ class Roles:
     b: Load
     reduce: Reduce
     beside: tuple[Load, ...] = ()
+    block: str = ""
 
 
 def roles(v: View) -> Roles | None:
@@ -175,6 +178,25 @@ def roles(v: View) -> Roles | None:
         return None
     same = all(f is not None and (f.column, f.row) == (first.column, first.row) for f in found)
     return first if same else None
+
+
+def block_roles(v: View) -> Roles | None:
+    """The roles of a nest that sums over blocks what follows from the sum of products of each, or None:
+    sum b { f(sum k { a[m, b, k] * w[n, b, k] }) * scale[n, b] }."""
+    sums, every = v.reduces(), v.all_reduces()
+    inner = next((r for r in every if r not in sums), None)
+    if len(sums) != 1 or len(every) != 2 or inner is None or {sums[0].kind, inner.kind} != {"sum"}:
+        return None
+    (outer,) = sums
+    whole = Reduce("sum", (*outer.axes, *inner.axes), inner.body, inner.dtype)
+    found = _roles(v, whole) if len(outer.axes) == 1 else None
+    if found is None or found.beside:
+        return None
+    inside = {x for x in walk_expr(inner) if isinstance(x, Load)}
+    others = [x for x in walk_expr(outer) if isinstance(x, Load) and x not in inside]
+    beside = tuple(dict.fromkeys(x for x in others if found.column in v.follows(x)))
+    apart = all(not v.follows(x) & {found.row, *found.outer} and not x.guard for x in beside)
+    return replace(found, beside=beside, block=outer.axes[0].var) if apart else None
 
 
 def _roles(v: View, r: Reduce) -> Roles | None:

@@ -163,7 +163,8 @@ def _packed_product(c: Call, x: Ref, which: Ref, layer: _Layer) -> Ref:
     block = c.integer("block_size", 0)
     level = bits == 8 or (bits == 4 and c.integer("accuracy_level", 0) == 4)
     if block > 0 and level and b.constant_of(c.x(layer.weight)) is not None:
-        x = in_steps(c, x, block)  # the kernels of ONNX Runtime for these take bytes
+        # the kernels of ONNX Runtime for these take bytes
+        x = b.slice_axis(in_steps(c, x, block), 1, 0, depth)
     if block < 1:
         if not depth.is_const:
             raise c.unsupported(f"one scale per row of {depth} weights, whose number is not static")

@@ -20,12 +20,18 @@ def _rows(lanes: int) -> dict[str, Instruction]:
     fused, vnni, pairs, plain = (f"{n}.{bits}" for n in ("vfmadd", "vpdpbusd", "vpmaddwd", "vpmulld"))
     vex = ("avxvnni",) if lanes == 8 else ("avx512vnni", "avx512vl")
     integers = ("sse4.1",) if lanes == 4 else ("avx2",)
+    turned, turned_pairs = f"vpdpbusd.i8.{bits}", f"vpmaddwd.i8.{bits}"
     return {
         # two a cycle
         "vfmadd": Instruction(fused, multiply_add(fused, lanes), 2.0 * lanes, 4, UOPS, ("fma",)),
         "vpdpbusd": Instruction(vnni, dot(vnni, "u8", "i8", 4, lanes), 8.0 * lanes, 4, UOPS, vex),
+        # the same with the bytes without a sign, weights of few bits, on the right
+        "vpdpbusd.i8": Instruction(turned, dot(turned, "i8", "u8", 4, lanes), 8.0 * lanes, 4, UOPS, vex),
         # bytes 0 and 2, then 1 and 3, widened to 16 bits: two products, two sums, never saturating
         "vpmaddwd": Instruction(pairs, dot(pairs, "u8", "i8", 4, lanes), 2.0 * lanes, 7, UOPS, integers),
+        "vpmaddwd.i8": Instruction(
+            turned_pairs, dot(turned_pairs, "i8", "u8", 4, lanes), 2.0 * lanes, 7, UOPS, integers
+        ),
         # two steps of one pipe
         "vpmulld": Instruction(plain, multiply_add(plain, lanes, "u8", "i8"), 0.5 * lanes, 10, UOPS),
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from smelt.core.dim import Facts
-from smelt.core.ir.instructions import Match, RowMeaning, match, meaning, row_of
+from smelt.core.ir.instructions import ByteField, Match, RowMeaning, match, meaning, row_of
 from smelt.core.ir.kernel import Block, Bound, Const, Load, Loop
 from smelt.targets.llvm.builder import Value, type_text
 from smelt.targets.llvm.index import Env, Lanes
@@ -74,8 +74,9 @@ class Instructed(Stores):
         r = self.registers[found.store.buffer]
         old = r.read_tile(self.b, at, want.rows, want.columns)
         operands = _Operands(self, found, want, height)
-        left, right = operands.of(found.left, want.left), operands.of(found.right, want.right)
-        printed = PRINT[found.row.name.split(".")[0]](self.s, left, right, old)
+        left = operands.field(operands.of(found.left, want.left), found.fields[0])
+        right = operands.field(operands.of(found.right, want.right), found.fields[1])
+        printed = code_of(found.row.name)(self.s, left, right, old)
         r.write_tile(self.b, at, want.rows, printed)
 
     # -- words of bytes
@@ -175,6 +176,16 @@ class _Operands:
         missing = (self.want.rows if rows else count) - count
         return code.b.vector([*words, *[code.b.integer(0, f"i{8 * depth}")] * missing])
 
+    def field(self, words: Value, field: ByteField | None) -> Value:
+        """The field of each byte of words; what the shift brings in from the next byte is masked away."""
+        if field is None:
+            return words
+        s, shift = self.code.s, self.code.index.number(field.shift, self.code.env)
+        assert isinstance(shift, int), f"a field of bytes starts at bit {field.shift}"
+        moved = s.binary("lshr", words, s.like(words, shift)) if shift else words
+        mask = _signed(sum(field.mask << 8 * i for i in range(self.want.depth)), self.want.depth)
+        return s.binary("and", moved, s.like(moved, mask))
+
     def _dense(self, e: Load, across: Lanes, axis: str, var: str) -> bool:
         """Whether neighbours across lie one word apart."""
         code = self.code
@@ -193,18 +204,33 @@ def _fma(s: Scalars, a: Value, b: Value, c: Value) -> Value:
 
 
 def _vpdpbusd(s: Scalars, a: Value, b: Value, c: Value) -> Value:
-    return s.b.call(f"llvm.x86.avx512.vpdpbusd.{32 * c.lanes}", "i32", c.lanes, c, s.b.splat(a, c.lanes), b)
+    return _dpbusd(s, s.b.splat(a, c.lanes), b, c)
+
+
+def _vpdpbusd_turned(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+    return _dpbusd(s, b, s.b.splat(a, c.lanes), c)
+
+
+def _dpbusd(s: Scalars, plain: Value, signed: Value, c: Value) -> Value:
+    return s.b.call(f"llvm.x86.avx512.vpdpbusd.{32 * c.lanes}", "i32", c.lanes, c, plain, signed)
 
 
 _PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 
 
 def _vpmaddwd(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+    return _maddwd(s, s.b.splat(a, c.lanes), b, c)
+
+
+def _vpmaddwd_turned(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+    return _maddwd(s, b, s.b.splat(a, c.lanes), c)
+
+
+def _maddwd(s: Scalars, plain: Value, signed: Value, c: Value) -> Value:
     """By products of 16-bit pairs: the bytes 0 and 2, then 1 and 3 of each word."""
-    a = s.b.splat(a, c.lanes)
-    low = s.binary("and", a, s.like(a, 0x00FF00FF))
-    high = s.binary("and", s.binary("lshr", a, s.like(a, 8)), s.like(a, 0x00FF00FF))
-    halves = _as(s, b, "i16", 2 * b.lanes)
+    low = s.binary("and", plain, s.like(plain, 0x00FF00FF))
+    high = s.binary("and", s.binary("lshr", plain, s.like(plain, 8)), s.like(plain, 0x00FF00FF))
+    halves = _as(s, signed, "i16", 2 * signed.lanes)
     eight = s.like(halves, 8)
     for x, y in (
         (low, s.binary("ashr", s.binary("shl", halves, eight), eight)),
@@ -233,7 +259,14 @@ PRINT: Mapping[str, Print] = {
     "vfmadd": _fma,
     "fmla": _fma,
     "vpdpbusd": _vpdpbusd,
+    "vpdpbusd.i8": _vpdpbusd_turned,
     "vpmaddwd": _vpmaddwd,
+    "vpmaddwd.i8": _vpmaddwd_turned,
     **{name: _neon(name) for name in ("sdot", "udot", "usdot", "smmla", "ummla", "usmmla")},
 }
-"""The first part of a row's name -> its code."""
+"""The first parts of a row's name -> its code."""
+
+
+def code_of(row: str) -> Print:
+    """The code of a row: that of the longest start of its name."""
+    return PRINT[max((k for k in PRINT if f"{row}.".startswith(f"{k}.")), key=len)]

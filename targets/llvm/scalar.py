@@ -239,11 +239,21 @@ class Scalars:
         return self.convert("sext" if source.category == "int" else "zext", v, elem)
 
     def float_to_int(self, v: Value, target: DType) -> Value:
+        if v.lanes and target.bits < 32:
+            return self._vector_to_narrow(v, target)
         elem = compute_elem(target)
         sign = "s" if target.category == "int" else "u"
         short = {"float": "f32", "double": "f64"}[v.elem]
         pre = f"v{v.lanes}" if v.lanes else ""
         return self.b.call(f"llvm.fpto{sign}i.sat.{pre}{elem}.{pre}{short}", elem, v.lanes, v)
+
+    def _vector_to_narrow(self, v: Value, target: DType) -> Value:
+        """Saturating, NaN is 0: in floats, which hold both ends; LLVM's own takes an element at a time."""
+        low, high = (self.like(v, float(end)) for end in target.limits)
+        number = self.select(self.compare("fcmp ord", v, v), v, self.like(v, 0.0))
+        above = self.select(self.compare("fcmp olt", number, low), low, number)
+        inside = self.select(self.compare("fcmp ogt", above, high), high, above)
+        return self.convert("trunc", self.convert("fptosi", inside, "i32"), compute_elem(target))
 
     def through_half(self, v: Value, target: DType) -> Value:
         """v rounded to the precision of a 16-bit float, for an explicit Cast."""

@@ -12,7 +12,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.dim import Facts
 from smelt.core.ir.instructions import Match, match, meaning
 from smelt.core.ir.interp_kernel import run_kernel
-from smelt.core.ir.kernel import walk
+from smelt.core.ir.kernel import Loop, walk
 from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Instruction, Machine
@@ -64,12 +64,18 @@ def test_a_row_that_sums_several_terms_has_code(row: Instruction) -> None:
 
 
 LEVELS = {
-    ("x86_64-linux", "x86-64-v2", ""): {"vpmaddwd.128"},
-    ("x86_64-linux", "x86-64-v3", ""): {"vfmadd.256", "vpmaddwd.256"},
-    ("x86_64-linux", "x86-64-v3", "+avxvnni"): {"vfmadd.256", "vpmaddwd.256", "vpdpbusd.256"},
-    ("x86_64-linux", "alderlake", ""): {"vfmadd.256", "vpmaddwd.256", "vpdpbusd.256"},
-    ("x86_64-linux", "x86-64-v4", ""): {"vfmadd.512", "vpmaddwd.512"},
-    ("x86_64-linux", "icelake-server", ""): {"vfmadd.512", "vpmaddwd.512", "vpdpbusd.512"},
+    ("x86_64-linux", "x86-64-v2", ""): {"vpmaddwd.128", "vpmaddwd.i8.128"},
+    ("x86_64-linux", "x86-64-v3", ""): {"vfmadd.256", "vpmaddwd.256", "vpmaddwd.i8.256"},
+    ("x86_64-linux", "x86-64-v3", "+avxvnni"): {
+        "vfmadd.256", "vpmaddwd.256", "vpmaddwd.i8.256", "vpdpbusd.256", "vpdpbusd.i8.256",
+    },
+    ("x86_64-linux", "alderlake", ""): {
+        "vfmadd.256", "vpmaddwd.256", "vpmaddwd.i8.256", "vpdpbusd.256", "vpdpbusd.i8.256",
+    },
+    ("x86_64-linux", "x86-64-v4", ""): {"vfmadd.512", "vpmaddwd.512", "vpmaddwd.i8.512"},
+    ("x86_64-linux", "icelake-server", ""): {
+        "vfmadd.512", "vpmaddwd.512", "vpmaddwd.i8.512", "vpdpbusd.512", "vpdpbusd.i8.512",
+    },
     ("aarch64-linux", "cortex-a53", ""): {"fmla"},
     ("aarch64-linux", "cortex-a76", ""): {"fmla", "sdot", "udot"},
     ("aarch64-linux", "cortex-a76", "-dotprod"): {"fmla"},
@@ -111,6 +117,37 @@ def test_words_are_the_first_terms_of_a_guard(name: str) -> None:
     row = replace(x86.REGISTERS[8]["vpdpbusd"], meaning=dot("narrow", "u8", "i8", 4, 4))
     found = match(kernel.body, row, Facts())
     assert isinstance(found, Match) == fits, found
+
+
+FIELDS = """
+kernel @fields(a: i8[32], b: u8[4, 8], y: i32[4]) -> (d: i32[4]) {
+  unroll h in 2 { serial k in 4 { serial j in 4 {
+    d[j] add= cast:i32(a[4*h + k]) * and(shr(cast:i32(b[j, k]), [SHIFT]:i32), MASK:i32)
+  } } }
+}"""
+PARTS = {
+    "halves": ("4*h", 15, ""), "halves of signed bytes": ("4*h", 15, "i8"), "one bit": ("h + 6", 1, ""),
+    "beyond the byte": ("4*h + 1", 15, "not one of each byte"), "below it": ("h - 1", 1, "not one of each"),
+    "of each byte another": ("k", 1, "not one of each"), "not the lowest bits": ("4*h", 14, "product of"),
+    "all": ("0*h", 255, ""), "a sign": ("0*h", 255, "i8, product of"),
+}  # fmt: skip
+"""where a field starts, its mask, and why it is no operand; or that the row's right operand has a sign."""
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_field_of_each_byte_is_an_operand(name: str) -> None:
+    shift, mask, why = PARTS[name]
+    kernel = parse_kernel(FIELDS.replace("SHIFT", shift).replace("MASK", str(mask)))
+    right, why = ("i8", why[2:].lstrip(", ")) if why.startswith("i8") else ("u8", why)
+    row = replace(x86.REGISTERS[8]["vpdpbusd"], meaning=dot("narrow", "i8", right, 4, 4))
+    (outer,) = kernel.body
+    assert isinstance(outer, Loop)
+    found = match(outer.body, row, Facts({"h": (0, 1)}))
+    if why:
+        assert isinstance(found, str) and why in found, found
+    else:
+        assert isinstance(found, Match) and found.fields[1] is not None, found
+        assert found.fields[0] is None and found.fields[1].mask == mask
 
 
 WARP = """

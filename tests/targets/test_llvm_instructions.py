@@ -14,7 +14,7 @@ from naive_kernels import op_kernel
 from native_cpus import CPUS
 
 from smelt.core.dim import Facts, to_dim
-from smelt.core.dtype import DType, i8, i32, u8
+from smelt.core.dtype import DType, f32, i8, i32, u8
 from smelt.core.ir.instructions import Match, match
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Block, Kernel, Loop, Stmt
@@ -76,7 +76,11 @@ def arrays(kernel: Kernel, env: dict[str, int], seed: int) -> list[Array]:
     out = []
     for b in kernel.inputs:
         low, high = b.dtype.limits if b.dtype.bits == 8 else (-1000, 1000)
-        x = rng.integers(low, high + 1, [d.evaluate(env) for d in b.shape]).astype(b.dtype.numpy)
+        shape = [d.evaluate(env) for d in b.shape]
+        if b.dtype.is_float:  # scales: of whole numbers whose sums are exact
+            out.append(rng.integers(1, 3, shape).astype(b.dtype.numpy))
+            continue
+        x = rng.integers(low, high + 1, shape).astype(b.dtype.numpy)
         x[rng.random(x.shape) < 0.2] = high
         x[rng.random(x.shape) < 0.2] = low
         out.append(x)
@@ -139,6 +143,61 @@ def test_products_of_bytes_on_arm(level: str, tmp_path: Path) -> None:
             feeds = operands(kernel, given, env)
             (got,) = run(board, program, i, kernel, env, feeds)
             np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{list(KERNELS)[i]} {env}")
+
+
+def packed(bits: int, block: int, blocks: int, n: int, zeros: bool) -> Kernel:
+    """A product of bytes and packed weights in words of four."""
+    rows, columns = ("m", blocks), (n, blocks)
+    shapes = [("m", block * blocks), rows, rows, (*columns, block * bits // 8), columns]
+    more = [columns] if zeros else []
+    attrs = {"bits": bits, "block": block, "word": 4}
+    kinds = [i8, f32, i32, u8, f32, *([u8] if zeros else [])]
+    return op_kernel("matmul_steps", [*shapes, *more], ("m", n), attrs, dtypes=kinds, out_dtype=f32)
+
+
+# One word of a block, a few and more than are written out; columns as above; all widths.
+PACKED = {
+    "4 bits": (4, 32, 2, 33, False), "4 bits, zeros": (4, 16, 3, 100, True),
+    "4 bits, one block": (4, 128, 1, 16, False), "2 bits": (2, 16, 3, 5, True),
+    "8 bits": (8, 32, 2, 65, False), "8 bits, one block": (8, 16, 1, 20, True),
+    "no blocks": (4, 16, 0, 7, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
+@pytest.mark.parametrize("name", PACKED)
+def test_products_of_packed_weights_on_each_level(name: str, cpu: Cpu) -> None:
+    naive = packed(*PACKED[name])
+    d = draft(naive, cpu.machine, frozenset("def"))
+    verify_kernel(d.kernel, "scheduled", machine=cpu.machine)
+    turned = [r for r in cpu.machine.instructions if ".i8." in r.name]
+    assert ("replace" in d.kernel.schedule) == bool(turned and PACKED[name][2])
+    code = jit(d.kernel, cpu)
+    for seed, env in enumerate(ENVS):
+        given = arrays(naive, env, seed)
+        (want,) = run_kernel(naive, env, given)
+        feeds = operands(d.kernel, given, env)
+        for (got,) in (run_kernel(d.kernel, env, feeds), code(feeds, env)):
+            np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{env}")
+
+
+def test_products_of_packed_weights_on_arm(tmp_path: Path) -> None:
+    """Fields of fewer than 8 bits are signed bytes as well, whose products have a row."""
+    cpu = cpu_for("aarch64-unknown-linux-gnu", "generic", "+dotprod")
+    board = Board(cpu, ("-target", "aarch64-linux-none"), ("qemu-aarch64-static", "-cpu", "max"))
+    naive = {n: packed(*args) for n, args in PACKED.items()}
+    drafts = [draft(k, cpu.machine, frozenset("def")).kernel for k in naive.values()]
+    taken = [bits < 8 and blocks > 0 for bits, _, blocks, *_ in PACKED.values()]
+    assert [" sdot" in k.schedule for k in drafts] == taken
+    need_qemu(board.qemu[0])
+    kernels = [k.with_(name=f"t{i}") for i, k in enumerate(drafts)]
+    program = build(board, kernels, tmp_path)
+    for i, (plain, kernel) in enumerate(zip(naive.values(), kernels, strict=True)):
+        for seed, env in enumerate(ENVS):
+            given = arrays(plain, env, seed)
+            (want,) = run_kernel(plain, env, given)
+            (got,) = run(board, program, i, kernel, env, operands(kernel, given, env))
+            np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{list(PACKED)[i]} {env}")
 
 
 @pytest.mark.parametrize("cpu", [c for c in CPUS if any(r.name[:3] == "vfm" for r in c.machine.instructions)])

@@ -8,7 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from smelt.core.dtype import Array, DType, bf16, bool_, f16, f32, f64, from_numpy, i32, i64, u64
+from smelt.core.dtype import (
+    Array,
+    DType,
+    bf16,
+    bool_,
+    f16,
+    f32,
+    f64,
+    from_numpy,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u64,
+)
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.interp_kernel import cast_array
 from smelt.core.ir.intrinsics import INTRINSICS
@@ -315,6 +331,10 @@ def _infer_shift(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Te
 
 _BOOL_CASES = (Case(("bool[N, 3]", "bool[3]")), Case(("bool[]", "bool[N]")))
 _POSITIVE = (Case(("f32[N, 3, M]",), low=0.01, high=4.0), Case(("f32[]",), low=0.5, high=2.0))
+_ENDS = np.array([
+    s * x for x in (0.5, 127, 127.9, 128, 129, 255, 255.5, 256, 32767.5, 32768, 65535.5, 65536, 2.0**31, 1e30)
+    for s in (1, -1)
+] + [np.nan, np.inf, -np.inf, -0.0], np.float32)  # fmt: skip
 _UNIT = (Case(("f32[N, 3]",), low=-0.95, high=0.95),)
 _COMPARE_CASES = (*INT_BINARY_CASES, *BINARY_CASES)
 
@@ -534,6 +554,7 @@ UNARY: tuple[Op, ...] = (
         cases=(
             Case(("f32[N, 3]",), attrs={"to": bool_}),
             Case(("i64[N]",), attrs={"to": f32}),
+            *(Case((_ENDS,), attrs={"to": to}) for to in (i8, u8, i16, u16)),
             Case(("bool[N]",), attrs={"to": f32}),
         ),
     ),

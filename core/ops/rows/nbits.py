@@ -1,4 +1,4 @@
-"""Weights of 2, 4 or 8 bits, packed into bytes: their product with a float matrix, and their elements."""
+"""Weights of 2, 4 or 8 bits, packed into bytes: their products with floats or bytes, and their elements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from smelt.core.dim import ZERO, Dim, ceildiv, to_dim
-from smelt.core.dtype import Array, i32, i64, u8
+from smelt.core.dtype import Array, f32, i8, i32, i64, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.attrs import integer
@@ -127,6 +127,91 @@ def _ref_matmul(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
     return ((x.astype(np.float64) @ w.T).astype(x.dtype),)
 
 
+# ---------------------------------------------------------------- product of steps
+
+
+def _infer_steps(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    """x i8 [.., K], step [.., blocks], sums i32 [.., blocks], q u8 [N, blocks, bytes], scale [N, blocks],
+    zero u8 [N, blocks] -> f32 [.., N]"""
+    x, step, sums, q, scale, zero = (*args, None)[:6]
+    assert x and step and sums and q and scale
+    block, bits = integer(attrs, "block"), integer(attrs, "bits")
+    for what, a, dtype in (
+        ("the left operand", x, i8), ("its steps", step, f32), ("its sums", sums, i32), ("codes", q, u8),
+        ("scales", scale, f32), ("zero points", zero, u8),
+    ):  # fmt: skip
+        if a is not None and a.dtype != dtype:
+            raise c.fail(f"{what}: {a.type}, wanted {dtype}")
+    if x.rank == 0 or q.rank != 3:
+        raise c.fail(f"operands of rank {x.rank} and {q.rank}, wanted 1 or more, and 3")
+    if block % (8 // bits * integer(attrs, "word")):
+        raise c.fail(f"blocks of {block} are no whole words of {integer(attrs, 'word')} bytes")
+    c.same("bytes per block", q.shape[2], to_dim(block * bits // 8))
+    c.same("the axis of blocks", q.shape[1] * block, x.shape[-1])
+    rows = (*x.shape[:-1], q.shape[1])
+    for what, a, shape in (
+        ("steps", step, rows), ("sums", sums, rows), ("scales", scale, q.shape[:2]),
+        ("zero points", zero, q.shape[:2]),
+    ):  # fmt: skip
+        if a is not None and a.rank != len(shape):
+            raise c.fail(f"{what} have rank {a.rank}, wanted {len(shape)}")
+        for axis, (own, wanted) in enumerate(zip(a.shape if a else (), shape, strict=False)):
+            c.same(f"axis {axis} of {what}", own, wanted)
+    return (TensorType(f32, (*x.shape[:-1], q.shape[0])),)
+
+
+def _steps(
+    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType,
+    x: Operand, step: Operand, sums: Operand, q: Operand, scale: Operand, zero: Operand | None = None,
+) -> Expr:  # fmt: skip
+    """sum over blocks b of (sum over k of x[.., k] * code[n, k] - zero[n, b] * sums[.., b]) * scale * step"""
+    bits, block, word = integer(attrs, "bits"), integer(attrs, "block"), integer(attrs, "word")
+    per, n = 8 // bits, i[-1]
+
+    def term(b: Dim, w: Dim, h: Dim, j: Dim) -> Expr:
+        k = b * block + (w * per + h) * word + j
+        return call("mul", cast(x[(*i[:-1], k)], i32), field(q[n, b, w * word + j], h, bits))
+
+    def total(b: Dim) -> Expr:
+        words = block // per // word
+        if per == 1:
+            found: Expr = t.sum([words, word], lambda w, j: term(b, w, ZERO, j))
+        else:
+            found = t.sum([words, per, word], lambda w, h, j: term(b, w, h, j))
+        taken = sums[(*i[:-1], b)]
+        taken = taken if zero is None else call("mul", taken, cast(zero[n, b], i32))
+        whole = cast(call("sub", found, taken), f32)
+        return call("mul", whole, call("mul", scale[n, b], step[(*i[:-1], b)]))
+
+    return t.sum([q.shape[1]], total)
+
+
+def _ref_steps(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    x, step, sums, q, scale, zero = (*arrays, None)[:6]
+    assert x is not None and step is not None and sums is not None and q is not None and scale is not None
+    bits, block, word = integer(attrs, "bits"), integer(attrs, "block"), integer(attrs, "word")
+    columns, blocks, size = q.shape
+    words = q.reshape(columns, blocks, size // word, word)
+    parts = [(words >> np.uint8(bits * h)) & np.uint8((1 << bits) - 1) for h in range(8 // bits)]
+    w = np.stack(parts, -2).reshape(columns, blocks, block).astype(np.int64)
+    rows = x.reshape(*x.shape[:-1], blocks, block).astype(np.int64)
+    found = np.einsum("...bk,nbk->...nb", rows, w)
+    taken = sums.astype(np.int64)[..., None, :]
+    found = found - (taken if zero is None else taken * zero.astype(np.int64))
+    scales = scale.astype(np.float64) * step.astype(np.float64)[..., None, :]
+    return ((found * scales).sum(-1).astype(np.float32),)
+
+
+def in_words(q: Array, bits: int, word: int) -> Array:
+    """Packed weights [.., bytes], neighbours side by side in a byte -> the same with neighbours in words: the
+    lowest fields of `word` bytes are neighbours, then come the next fields of these bytes."""
+    per = 8 // bits
+    fields = bit_fields(q, bits).reshape(*q.shape[:-1], -1, per, word)
+    shifts = (np.arange(per) * bits).astype(np.uint8)[:, None]
+    packed: Array = np.bitwise_or.reduce(fields << shifts, axis=-2)
+    return packed.reshape(q.shape)
+
+
 def _nbits(bits: int, block: int, depth: int, *more: str | Array, columns: int = 40) -> Case:
     blocks = -(-depth // block)
     q = _mixed(256, columns, blocks, block * bits // 8).astype(np.uint8)
@@ -140,6 +225,15 @@ def _mixed(limit: int, *shape: int) -> Array:
     places = np.arange(1, math.prod(shape) + 1, dtype=np.uint64)
     hashes = places * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)
     return (hashes % np.uint64(limit)).reshape(shape).astype(np.int64)
+
+
+def _in_steps(bits: int, block: int, depth: int, *zero: Array, columns: int = 40, word: int = 4) -> Case:
+    blocks = depth // block
+    q = _mixed(256, columns, blocks, block * bits // 8).astype(np.uint8)
+    scales = (0.05 + 0.15 / 256 * _mixed(256, columns, blocks)).astype(np.float32)
+    rows = (f"i8[N, 2, {depth}]", f"f32[N, 2, {blocks}]", f"i32[N, 2, {blocks}]")
+    attrs = {"bits": bits, "block": block, "word": word}
+    return Case((*rows, q, scales, *zero), attrs=attrs, low=-127, high=127)
 
 
 _ZEROS = _mixed(16, 40, 3).astype(np.uint8)
@@ -169,5 +263,20 @@ ROWS: tuple[Op, ...] = (
         ),
         compute=_matmul,
         tolerance=4,  # sums of a hundred products in another order
+    ),
+    Op(
+        "matmul_steps",
+        "x step sums q scale zero?",
+        _infer_steps,
+        _ref_steps,
+        (
+            _in_steps(4, 32, 64),
+            _in_steps(4, 16, 48, _ZEROS),
+            _in_steps(2, 16, 32, columns=3),
+            _in_steps(8, 16, 32),
+            _in_steps(4, 32, 32, word=8),
+        ),
+        compute=_steps,
+        tolerance=4,  # sums of blocks in another order
     ),
 )

@@ -1,10 +1,12 @@
-"""Graph -> Graph: products of bytes get operands that the machine's instructions take, by two passes.
+"""Graph -> Graph: products of bytes get operands that the machine's instructions take, by three passes.
 
     signs:     matmul(x u8, w i8)         -->  matmul(x - 128 as i8, w) + 128 * column sums of w
                conv(x u8, w i8, b)        -->  conv(x - 128 as i8, w, b + 128 * sums of w)
                where the machine has no row for u8 times i8, but one for i8 times i8
     channels:  conv(x[.., 3], w[.., 3, m])  -->  conv(pad(x)[.., 4], pad(w)[.., 4, m])
                where the machine has a row that sums four products of such bytes
+    words:     matmul_nbits(dequantize_blocks(x i8), w)  -->  matmul_steps(x, steps, sums of x, w in words)
+               where the machine has a row for i8 times what a byte of w holds
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from typing import TypeAlias
 import numpy as np
 
 from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import Array, DType, i8, u8
+from smelt.core.dtype import Array, DType, f32, i8, i32, u8
 from smelt.core.ir.graph import Module, Node, Ref
 from smelt.core.ir.instructions import depths
+from smelt.core.ops.rows.nbits import in_words
 from smelt.core.passes.context import Context
-from smelt.core.passes.numerics import EXACT
+from smelt.core.passes.numerics import EXACT, INTEGERS
 from smelt.core.passes.quantized.quantize import turned
 from smelt.core.passes.rewriting.editor import Editor
 from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
@@ -41,6 +44,12 @@ def channels(module: Module, ctx: Context) -> Module:
     """The module with padded channels, where that fills the words that the machine's instructions take."""
     found = depths(ctx.machine)
     return rewrite(module, (_padding(found),)) if found else module
+
+
+def words(module: Module, ctx: Context) -> Module:
+    """The module with products of bytes and packed weights, where the machine's instructions take both."""
+    found = depths(ctx.machine)
+    return rewrite(module, (_in_words(found),)) if found else module
 
 
 def _weight(g: Editor, n: Node) -> Array | None:
@@ -111,5 +120,60 @@ def _padding(depths: Depths) -> Rule:
     ))  # fmt: skip
 
 
-RULES: tuple[Rule, ...] = (_signed_matmul, _signed_conv, _padding({(u8, i8): 4}))
-"""For machines whose instructions sum four products of u8 and i8."""
+def _words_product(g: Editor, n: Node, depths: Depths) -> Ref | None:
+    # matmul_nbits(reshape(dequantize_blocks(x, step)), w)  -->  matmul_steps(x, step, sums of x, w in words)
+    r = g.made_by(n.inputs[0], "reshape")
+    d = g.made_by(r.inputs[0], "dequantize_blocks") if r is not None else None
+    bits, block = int(n.attr("bits")), int(n.attr("block"))
+    if d is None or len(d.inputs) > 2 or len(n.inputs) > 4:
+        return None
+    (x, step), (q, scale, zero) = d.inputs, (*n.inputs[1:], "")[:3]
+    *rows, blocks, each = g.shape(x)
+    packed, word = g.array(q), _word(bits, depths)
+    if packed is None or not word or block % (8 // bits * word) or block > LONGEST_BLOCK:
+        return None
+    own = (*rows, blocks, to_dim(1)) == g.shape(step) and each == block and blocks == g.shape(q)[1]
+    types = [g.type_of(v).dtype for v in (x, step, scale)]
+    if not own or g.shape(n.inputs[0])[:-1] != tuple(rows) or types != [i8, f32, f32]:
+        return None
+    if zero and g.type_of(zero).dtype != u8:
+        return None
+    sums = g.emit(
+        "reduce_sum", (g.emit("cast", (x,), {"to": i32}),), {"axes": (len(rows) + 1,), "keepdims": False}
+    )
+    if not zero:
+        sums = g.emit("mul", (sums, g.like(1 << bits - 1, sums)))
+    inputs = (
+        g.emit("reshape", (x,), {"shape": (*rows, blocks * block)}),
+        g.emit("reshape", (step,), {"shape": (*rows, blocks)}),
+        sums, g.constant(in_words(packed, bits, word), q[1:]), scale,
+    )  # fmt: skip
+    more = (zero,) if zero else ()
+    return g.emit("matmul_steps", (*inputs, *more), {"bits": bits, "block": block, "word": word})
+
+
+LONGEST_BLOCK = 1 << 15
+"""Elements of a block whose products of two bytes have a sum of 32 bits in any case."""
+
+
+def _word(bits: int, depths: Depths) -> int:
+    """How many bytes of weights the machine multiplies by as many i8 at once; 0: none. A field of fewer than
+    8 bits is the same number with a sign as without."""
+    found = [depths.get((i8, u8))] + ([depths.get((i8, i8))] if bits < 8 else [])
+    return next((d for d in found if d), 0)
+
+
+def _in_words(depths: Depths) -> Rule:
+    """_words_product for a machine."""
+    return Rule("words_product", ("matmul_nbits",), partial(_words_product, depths=depths), INTEGERS, (
+        "x: i8[N, 2, 16]; t: f32[N, 2, 1]; q: u8[4, 2, 8] = draw(0, 255); s: f32[4, 2] = draw; "
+        "matmul_nbits("
+        "reshape(dequantize_blocks(x, t, axis=2, block=16), shape=(N, 32)), q, s, bits=4, block=16)",
+        "x: i8[N, 2, 16]; t: f32[N, 2, 1]; q: u8[4, 2, 16] = draw(0, 255); s: f32[4, 2] = draw; "
+        "z: u8[4, 2] = draw(0, 255); matmul_nbits("
+        "reshape(dequantize_blocks(x, t, axis=2, block=16), shape=(N, 32)), q, s, z, bits=8, block=16)",
+    ))  # fmt: skip
+
+
+RULES: tuple[Rule, ...] = (_signed_matmul, _signed_conv, _padding({(u8, i8): 4}), _in_words({(i8, u8): 4}))
+"""For machines whose instructions sum four products of u8 and i8, on either side."""

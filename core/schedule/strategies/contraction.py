@@ -18,9 +18,9 @@ from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.ir.layout import PackDim, PackSpec
 from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
-from smelt.core.schedule.strategies.fitting import Fit, fitting, latency
+from smelt.core.schedule.strategies.fitting import Fit, fitting, fitting_words, latency
 from smelt.core.schedule.tree import ScheduleError, chain, expressions, find, var_of
-from smelt.core.schedule.view import Roles, View, roles
+from smelt.core.schedule.view import Roles, View, block_roles, roles
 
 MAX_ROWS = 16
 """Bodies of a row tile are emitted once per height; more rows than this gain nothing."""
@@ -43,7 +43,7 @@ LANE_ROWS = 4
 """Rows of a lane's tile: with vectors of 16 these are 64 sums, a quarter of the registers that a lane may
 have."""
 SHORT_AXIS = 4
-"""Steps of the innermost axis of a reduction (3 input channels) that are written out."""
+"""Steps of the innermost axis of a reduction (3 channels, the fields of a byte) that are written out."""
 
 
 @dataclass(frozen=True)
@@ -132,21 +132,25 @@ def _heights(most: int, rows: int | None) -> tuple[int, bool]:
 def contraction(d: Draft, root: str) -> None:
     """Register tiles for a nest that `roles` understands; refuses others."""
     v = d.view(d.split_phases(root))
-    r = roles(v)
+    r = roles(v) or block_roles(v)
     if r is None:
         raise ScheduleError("contraction", "no row and column roles")
     if v.extent(r.column) == 0:
         raise ScheduleError("contraction", "nothing to compute")
     v, r = collapsed(d, v, r)
-    fit = fitting(d, v, r)
+    fit = None if r.block else fitting(d, v, r)
     if fit is not None:
         d.do("deepen", fit.axis, fit.depth, fit.outer, fit.inner)
         v, r = again(d, v)
+    elif v.extent(r.column).is_const:
+        fit = fitting_words(d, v, r)
+    if r.block and (fit is None or d.machine.has_lanes):
+        raise ScheduleError("contraction", "sums of blocks that no instruction makes")
     lanes = d.machine.lanes(v.bits)
     rows = None if r.row is None else v.extent(r.row).const_or_none
     rows = 1 if r.row is None else rows
     wide = 1 if fit is None else lanes // meaning(fit.row).columns
-    shapes = register_shapes(d.machine, lanes, len(v.reduces()), _needs_pointers(v, r), wide)
+    shapes = register_shapes(d.machine, lanes, len(v.all_reduces()), _needs_pointers(v, r), wide)
     columns = v.extent(r.column).const_or_none
     if d.machine.has_lanes:
         shapes = (Shape(LANE_ROWS, 1, lanes),)
@@ -174,7 +178,7 @@ def collapsed(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
 def again(d: Draft, v: View) -> tuple[View, Roles]:
     """The nest and its roles after a step that changed neither."""
     v = d.view(v.vars[0])
-    found = roles(v)
+    found = roles(v) or block_roles(v)
     assert found is not None
     return v, found
 
@@ -232,7 +236,8 @@ def _layout_all(d: Draft, r: Roles, shape: Shape) -> bool:
         if not fits or b.buffer not in d.constants:
             raise ScheduleError("contraction", "a decoded operand that is not constant")
         width = _panel_width(d, b.index[axes[0]], r, shape)
-        specs.append((b.buffer, panel_spec(b, r, axes[0], width, shape.fit)))
+        fit = shape.fit if b == r.b else None
+        specs.append((b.buffer, panel_spec(b, r, axes[0], width, fit)))
     for buffer, spec in specs:
         d.do("pack", buffer, str(spec))
     return True
@@ -258,6 +263,8 @@ def panel_spec(b: Load, r: Roles, axis: int, columns: int, fit: Fit | None = Non
 
     def rank(a: int) -> tuple[int, int]:
         found = [depth[s] for s in b.index[a].symbols if s in depth]
+        if fit is not None and fit.inner in b.index[a].symbols:
+            found = found or [len(r.reduce.axes)]  # one word, whose loop is none
         return (1, max(found)) if found else (0, a)
 
     others = sorted((a for a in range(len(b.index)) if a != axis), key=rank)
@@ -388,10 +395,12 @@ def _tile(
         groups = [d.enclose(inner)]
     d.order(*groups, *row_inner, inner)
     d.share(groups)
-    for name in d.stage_reduce(groups[-1]):
-        if padded_width:
-            d.do("widen", name, inner, padded_width)
-        d.do("accumulate", name, ())
+    around = [groups[-1], *([r.block + suffix] if r.block else [])]
+    for loop in around:
+        for name in d.stage_reduce(loop):
+            if padded_width:
+                d.do("widen", name, inner, padded_width)
+            d.do("accumulate", name, ())
     for x in row_inner:
         d.do("unroll", x)
     d.do("bind", inner, "vector")

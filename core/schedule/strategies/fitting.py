@@ -20,7 +20,7 @@ BUSY = 8
 @dataclass(frozen=True)
 class Fit:
     """An instruction that takes `depth` terms of the reduction's axis at a time. axis: of `extent` terms;
-    outer, inner: the names of its two parts."""
+    outer, inner: the names of its two parts; outer is '' where the axis is one word of B as B lies."""
 
     row: Instruction
     axis: str
@@ -51,6 +51,28 @@ def fitting(d: Draft, v: View, r: Roles) -> Fit | None:
         return None
     names = d.fresh(f"{axis.var}.o"), d.fresh(f"{axis.var}.q")
     return Fit(best, axis.var, n, meaning(best).depth, *names)
+
+
+def fitting_words(d: Draft, v: View, r: Roles) -> Fit | None:
+    """The cheapest row that sums the whole last axis of a reduction at once: B lies in words of so many
+    bytes, of which it may be fields. None where no row does, or A does not lie in such words."""
+    parts = [strip_casts(x) for x in factors(r.reduce) or ()]
+    a = next((x for x in parts if isinstance(x, Load) and x in r.a), None)
+    if a is None or a.guard or r.b.guard or r.b.buffer not in d.constants or not r.reduce.axes:
+        return None
+    var, n = r.reduce.axes[-1].var, r.reduce.axes[-1].extent.const_or_none
+    if not n or v.stride(a, var) != 1 or v.stride(r.b, var) != 1:
+        return None
+    bare = r.b in parts
+    found = [(x, meaning(x)) for x in d.machine.instructions if not meaning(x).shared]
+    rows = [
+        x for x, want in found
+        if want.depth == n > 1 and want.rows == 1
+        and (want.types[0], want.types[2]) == (a.dtype, r.reduce.dtype)
+        and (want.types[1] == r.b.dtype or not bare) and d.machine.lanes(v.bits) % want.columns == 0
+    ]  # fmt: skip
+    best = max(rows, key=lambda x: x.macs, default=None)
+    return None if best is None else Fit(best, var, n, n, "", var)
 
 
 def latency(machine: Machine, r: Roles, fit: Fit | None) -> int:

@@ -14,7 +14,7 @@ from smelt.core.schedule.strategies.contraction import contraction
 from smelt.core.schedule.strategies.fallback import outer_groups
 from smelt.core.schedule.strategies.reduction import columns, gathered_rows, prod_or_none, rows
 from smelt.core.schedule.tree import ScheduleError
-from smelt.core.schedule.view import View
+from smelt.core.schedule.view import View, block_roles
 
 FILL: tuple[Callable[[Draft, str], None], ...] = (rows, gathered_rows)
 MULTIPLY: tuple[Callable[[Draft, str], None], ...] = (contraction, rows, columns, gathered_rows, outer_groups)
@@ -29,6 +29,8 @@ def row_product(d: Draft, root: str) -> None:
         raise ScheduleError("row_product", "no product of which one factor has reductions")
     ((axes, left, right),) = found
     operand = row_operand(left, axes[-1]) if axes else None
+    if block_roles(v) is not None:
+        raise ScheduleError("row_product", "the sums are of blocks of a product: its columns share none")
     groups, row, inner = _loops(v, left, right)
     d.order(*groups, *([row] if row else []), *inner)
     if row is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from smelt.core.dim import Dim, Truth, ceildiv, product, to_dim
-from smelt.core.dtype import f32, i64, u8
+from smelt.core.dtype import f32, i8, i64, u8
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.standard.quant import dynamic_quantize, requantized, scaled
 from smelt.importer.call import Call, OnnxOp
@@ -69,7 +69,8 @@ def _wants_bytes(c: Call, bits: int, block: int) -> bool:
 
 
 def in_steps(c: Call, x: Ref, block: int) -> Ref:
-    """x with each block of its rows rounded to 127 steps on either side of zero."""
+    """x with each block of its rows rounded to 127 steps on either side of zero; behind its end zeros fill
+    the last block."""
     b, dtype = c.builder, c.builder.type_of(x).dtype
     *rows, depth = b.type_of(x).shape
     blocks = ceildiv(depth, to_dim(block))
@@ -83,9 +84,10 @@ def in_steps(c: Call, x: Ref, block: int) -> Ref:
     most = c.emit("reduce_max", c.emit("abs", x), axes=(len(rows) + 1,), keepdims=True)
     zero, steps = c.scalar(0, x), c.scalar(127, x)
     inverse = c.emit("where", c.emit("equal", most, zero), zero, c.emit("div", steps, most))
-    y = c.emit("mul", c.emit("round", c.emit("mul", x, inverse)), c.emit("div", most, steps))
-    y = b.reshape(y, [*rows, blocks * block])
-    return c.cast(b.slice_axis(y, len(rows), 0, depth), dtype)
+    codes = c.cast(c.emit("round", c.emit("mul", x, inverse)), i8)
+    step = c.emit("div", most, steps)
+    y = c.emit("dequantize_blocks", codes, step, axis=len(rows) + 1, block=block)
+    return c.cast(b.reshape(y, [*rows, blocks * block]), dtype)
 
 
 def _is_plain(c: Call, block: int) -> bool:

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 from oracle import plain_session
 from qdq_models import Net, optimised
 
@@ -107,6 +108,51 @@ def test_compiled_product(name: str) -> None:
     feeds = {"x": np.random.default_rng(1).standard_normal((2, 5, 64)).astype(np.float32)}
     want = reference(model, feeds)
     np.testing.assert_allclose(native(model, feeds), want, atol=2e-4 * np.abs(want).max())
+
+
+STEPS = {
+    "4 bits": {"bits": 4, "block": 32, "depth": 96},
+    "zeros": {"bits": 4, "block": 16, "depth": 80, "zeros": True},
+    "a last block that is short": {"bits": 4, "block": 32, "depth": 70, "zeros": True},
+    "8 bits": {"bits": 8, "block": 32, "depth": 64}, "2 bits": {"bits": 2, "block": 32, "depth": 96},
+    "one block": {"bits": 4, "block": 64, "depth": 64},
+}  # fmt: skip
+
+
+def level_4(bits: int, block: int, depth: int, zeros: bool = False) -> onnx.ModelProto:
+    """A product of activations that are rounded to bytes with packed weights for 40 columns."""
+    rng, n, blocks = np.random.default_rng(bits), 40, -(-depth // block)
+    arrays = {
+        "q": rng.integers(0, 256, (n, blocks, block * bits // 8)).astype(np.uint8),
+        "s": rng.uniform(0.01, 0.03, (n, blocks)).astype(np.float32),
+        "z": rng.integers(0, 256, (n, -(-blocks * bits // 8))).astype(np.uint8),
+    }
+    given = ["q", "s", *(["z"] if zeros else [])]
+    node = helper.make_node(
+        "MatMulNBits", ["x", *given], ["y"], domain="com.microsoft", K=depth, N=n, bits=bits,
+        block_size=block, accuracy_level=4,
+    )  # fmt: skip
+    kind = onnx.TensorProto.FLOAT
+    x, y = (helper.make_tensor_value_info(v, kind, ["n", k]) for v, k in (("x", depth), ("y", n)))
+    weights = [numpy_helper.from_array(arrays[v], v) for v in given]
+    graph = helper.make_graph([node], "g", [x], [y], weights)
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=sets, ir_version=8)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_bytes_times_packed_weights(name: str) -> None:
+    """As ONNX Runtime's integer kernels, also for rows that are 0, huge or no numbers: only these differ."""
+    model = level_4(**STEPS[name])  # type: ignore[arg-type]
+    depth = model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+    for rows in (1, 7, 0):
+        x = np.random.default_rng(rows).standard_normal((rows, depth)).astype(np.float32)
+        x[1:2], x[2:3], x[3:4, 0], x[4:5, 0] = 0, x[2:3] * 1e30, np.nan, np.inf
+        got, want = native(model, {"x": x}), reference(model, {"x": x})
+        whole = np.isfinite(x).all(1)
+        assert not np.isfinite(got[~whole]).any()
+        for g, w in zip(got[whole], want[whole], strict=True):
+            np.testing.assert_allclose(g, w, atol=1e-5 * np.abs(w).max(initial=0))
 
 
 def test_rows_are_gathered_first() -> None:

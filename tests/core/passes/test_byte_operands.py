@@ -10,7 +10,7 @@ from rule_forms import build
 from rule_text import text_of
 
 from smelt.core.machine import Instruction, Machine
-from smelt.core.passes.quantized.byte_operands import channels, signs
+from smelt.core.passes.quantized.byte_operands import channels, signs, words
 from smelt.targets.instructions.meanings import dot
 from smelt.targets.llvm.machines import machine_for
 from tests.core.passes.build import CONTEXT
@@ -59,3 +59,18 @@ FILLED = {
 def test_channels_fill_the_depth_of_a_row(case: tuple[str, int], machine: str) -> None:
     dtype, n = case
     assert changed(channels, CONV.format(dtype, n, n), machine) == (machine in FILLED[case])
+
+
+NBITS = (
+    "x: i8[N, 2, 16]; t: f32[N, 2, 1]; q: u8[4, 2, {}] = draw(0, 255); s: f32[4, 2] = draw; "
+    "matmul_nbits(reshape(dequantize_blocks(x, t, axis=2, block=16), shape=(N, 32)), q, s, bits={}, block=16)"
+)
+X86_MACHINES = {"sse", "avx2", "avx512"}
+IN_WORDS = {2: {*X86_MACHINES, "dotprod", "i8mm"}, 4: {*X86_MACHINES, "dotprod", "i8mm"}, 8: X86_MACHINES}
+"""Bits of packed weights -> the machines with a row for i8 times their bytes, or times fields of these."""
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("bits", IN_WORDS)
+def test_packed_weights_come_in_words_where_a_row_takes_them(bits: int, machine: str) -> None:
+    assert changed(words, NBITS.format(2 * bits, bits), machine) == (machine in IN_WORDS[bits])
