@@ -12,8 +12,9 @@ from typing import Final
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes: what the last run needed, the high-water marks, and how often memory was asked for. crossings:
-    how many copies from one unit of the device to another all runs made, of how many bytes. state_capacity:
-    of what runs leave for the next one, both buffers of each state.
+    how many copies from one unit of the device to another all runs made, of how many bytes. shared: values
+    that were handed over without a copy, since the unit's memory is the host's. state_capacity: of what runs
+    leave for the next one, both buffers of each state.
 
     Of units besides the CPU, by all runs: launches of kernels; submits, how often a driver was told to begin
     what had been asked for; uploads and reads, transfers from and to the host; waits of the host for one.
@@ -27,6 +28,8 @@ class Memory:
     runs: int
     crossings: int
     crossed_bytes: int
+    shared: int
+    shared_bytes: int
     state_capacity: int
     launches: int
     submits: int

@@ -78,7 +78,8 @@ def _entry_fields(entry: EntryPoint, parts: Parts) -> dict[str, Any]:
     """The fields of one entry, as opposed to those of the whole bundle."""
     module, program = entry.module, entry.program
     late, units = program.late(), (CPU, *program.units)
-    homes = [units[n] for n in program.homes]
+    homes, count = [units[n] for n in program.homes], len(program.peak)
+    twice = [n for n in range(count) if program.seen[n]]  # the host has as much beside a unit's own memory
     inputs, outputs = homes[len(program.peak) :], homes[len(program.peak) + len(program.inputs) :]
     return {
         "inputs": [_tensor(t, late, u, parts) for t, u in zip(program.fed, inputs, strict=False)],
@@ -94,9 +95,9 @@ def _entry_fields(entry: EntryPoint, parts: Parts) -> dict[str, Any]:
         "transfers": _transfers(module.main, parts),
         "memory": {
             "alignment": ALIGNMENT,
-            "arenas": [parts.text(d) for d in program.peak],
-            "units": homes[: len(program.peak)],
-            "most": list(program.most[: len(program.peak)]),
+            "arenas": [parts.text(program.peak[n]) for n in (*range(count), *twice)],
+            "units": [*homes[:count], *(CPU for _ in twice)],
+            "most": [program.most[n] for n in (*range(count), *twice)],
             "outputs": list(program.most[len(program.peak) + len(program.inputs) :]),
         },
         "values": _values(module, program, parts),

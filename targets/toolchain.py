@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 _RUNTIME = (
-    "bind", "cache", "check", "cpu", "device", "faults", "launch", "memory", "policy", "pool", "session",
-    "share", "state", "stream", "surroundings", "tensor", "unit", "weights",
+    "bind", "cache", "check", "cpu", "crossing", "device", "faults", "launch", "memory", "policy", "pool",
+    "session", "share", "state", "stream", "surroundings", "tensor", "unit", "weights",
 )  # fmt: skip
 _CRT = ("crt",)
 _RUNNER = (

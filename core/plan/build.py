@@ -38,7 +38,7 @@ from smelt.core.plan.program import (
     weights_span,
 )
 from smelt.core.plan.room import check_rooms, held_values, rooms
-from smelt.core.plan.stages import ArenaStage, assign, loops
+from smelt.core.plan.stages import ArenaStage, Home, assign, loops
 from smelt.core.plan.state import StateUse
 from smelt.core.plan.weights import weight_places, weight_readers
 
@@ -104,18 +104,27 @@ class _Builder:
         rows = [*(s for s in layout.rows if s.root not in direct), *scratch]
         common = self.common or common_of([(self.module, layout.time)])[0]
         units, weights = common.units, common.weights
-        at_unit = {r: units.index(u or CPU) for r, u in {**layout.units, **scratch_units}.items()}
+        where = {**layout.units, **scratch_units}
+        at = {r: Home(units.index(u or CPU), r in layout.seen) for r, u in where.items()}
+        at_unit = {r: home.unit for r, home in at.items()}
         used = {*at_unit.values(), *(units.index(v.unit or CPU) for v in graph.inputs)}
         # units are those of all modules that are linked: one that this module does not name is not needed
-        stages = self._place(rows, at_unit, layout, min(used - {0}, default=0))
+        stages = self._place(rows, at, layout, min(used - {0}, default=0))
         roots = {r: Address("arena", s.arena, s.plan.offsets[r]) for s in stages for r in s.plan.offsets}
         shared = {s.arena: s for s in stages}  # the last of each, by when all is in it
         alone = {root: len(shared) + k for k, root in enumerate(layout.alone)}
+        at_unit |= {v.name: units.index(v.unit or CPU) for v in graph.inputs}
         homes = {
-            **{("arena", k): s.unit for k, s in shared.items()},
+            **{("arena", k): s.home.unit for k, s in shared.items()},
             **{("arena", k): at_unit[root] for root, k in alone.items()},
-            **{("input", n): units.index(v.unit or CPU) for n, v in enumerate(graph.inputs)},
-            **{("output", n): u for n, u in enumerate(_output_units(graph, layout, at_unit, units))},
+            **{("input", n): at_unit[v.name] for n, v in enumerate(graph.inputs)},
+            **{("output", n): u for n, u in enumerate(_output_units(graph, layout, at_unit, direct, units))},
+        }
+        seen = {
+            *(("arena", k) for k, s in shared.items() if s.home.seen),
+            *(("arena", k) for root, k in alone.items() if root in layout.seen),
+            *(("input", n) for n, v in enumerate(graph.inputs) if v.name in layout.seen),
+            *(("output", n) for root, n in direct.items() if root in layout.seen),
         }
         places = Places(
             roots,
@@ -169,6 +178,7 @@ class _Builder:
             ),
             units=units[1:],
             homes=tuple(homes.values()),
+            seen=tuple(place in seen for place in homes),
             states=self._pairs(inputs, outputs, most, places.renewed),
             spans=dict(common.spans),
         )
@@ -257,17 +267,17 @@ class _Builder:
         return rows, units
 
     def _place(
-        self, rows: Sequence[Storage], units: Mapping[Ref, int], layout: Storages, first: int
+        self, rows: Sequence[Storage], homes: Mapping[Ref, Home], layout: Storages, first: int
     ) -> list[ArenaStage]:
-        """One for each unit and each position where sizes become known, -1 before anything runs. One of those
+        """One for each home and each position where sizes become known, -1 before anything runs. One of those
         comes first, at the unit `first` where there is nothing to put into it."""
         known = [self._known(s) for s in self.module.symbols] if self.scope.learned else self.module.symbols
         samples = sample_points(known, most_of_binds(self.module))
-        found: dict[tuple[int, int], list[Storage]] = {}
+        found: dict[tuple[int, Home], list[Storage]] = {}
         for s in rows:
-            found.setdefault((layout.time.stage(s.bytes), units[s.root]), []).append(s)
+            found.setdefault((layout.time.stage(s.bytes), homes[s.root]), []).append(s)
         if not any(at < 0 for at, _ in found):
-            found[-1, first] = []
+            found[-1, Home(first)] = []
         rounds = loops(layout.time.items)
         return assign([(*key, own) for key, own in sorted(found.items())], rounds, self.scope.facts, samples)
 
@@ -286,6 +296,8 @@ class _Builder:
             root = layout.root(ref)
             if root not in owned or root in found:
                 continue
+            if root in layout.seen and layout.lies[layout.time.value(ref)] == CPU:
+                continue  # its bytes are good as the host sees them
             known = layout.time.stage(*types[ref].shape, owned[root].bytes)
             if known < owned[root].first and known < self._made_at(root, layout):
                 found[root] = n
@@ -344,14 +356,14 @@ def common_of(graphs: Sequence[tuple[Module, Timeline]]) -> list[Common]:
 
 
 def _output_units(
-    graph: Graph, layout: Storages, at_unit: Mapping[Ref, int], units: Sequence[str]
+    graph: Graph, layout: Storages, at_unit: Mapping[Ref, int], direct: Mapping[Ref, int],
+    units: Sequence[str],
 ) -> Iterator[int]:
-    """Where each output lies: as the value that it is; at the CPU if that is a weight."""
-    inputs = {v.name: units.index(v.unit or CPU) for v in graph.inputs}
-    for ref in graph.outputs:
-        root = layout.root(ref)
-        root = layout.slices[root].stack if root in layout.slices else root
-        yield at_unit.get(root, inputs.get(root, 0))
+    """Where each output lies: as what it is written to straight, else as the value that it is; at the CPU if
+    that is a weight."""
+    for n, ref in enumerate(graph.outputs):
+        root, lies = layout.root(ref), layout.lies.get(layout.time.value(ref), CPU) or CPU
+        yield at_unit[root] if direct.get(root) == n else units.index(lies)
 
 
 __all__ = ["Common", "common_of", "make_plan"]

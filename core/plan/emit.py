@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
@@ -147,14 +147,21 @@ class Emitter:
         return self.module.weights[ref].type if ref.startswith("@") else self.types[ref]
 
     def address(self, ref: Ref, layout: Layout | None = None, unit: int = 0) -> Address:
-        """Where a value lies, or a weight in one of its layouts at a unit."""
+        """Where a value lies, or a weight in one of its layouts at a unit; as the host sees it where the host
+        reads and writes it, and a unit has it."""
+        root = self.layout.root(ref)
+        lies = self.layout.lies.get(self.time.value(ref)) or CPU
+        at = self._place(ref, layout, unit)
+        return replace(at, seen=True) if root in self.layout.seen and lies == CPU else at
+
+    def _place(self, ref: Ref, layout: Layout | None = None, unit: int = 0) -> Address:
         root, places = self.layout.root(ref), self.places
         if root.startswith("@"):
             offset = places.weights[root, layout].offset - places.first_weights.get(unit, 0)
             return Address("weights", unit, to_dim(offset))
         if root in self.layout.slices:
             part = self.layout.slices[root]
-            at = self.address(part.stack)
+            at = self._place(part.stack)
             return Address(at.base, at.number, at.offset + sym(part.counter) * part.bytes)
         if root in places.inputs:
             return Address("input", places.inputs[root], ZERO)
@@ -301,7 +308,7 @@ class Emitter:
     def read(self, symbol: str, ref: Ref, dtype: DType, flat: int = 0) -> None:
         """The symbol becomes an element of a tensor."""
         at = self.address(ref)
-        at = Address(at.base, at.number, at.offset + flat * dtype.bytes)
+        at = replace(at, offset=at.offset + flat * dtype.bytes)
         self.run.append(ReadSymbol(symbol, at, dtype))
 
     # ------------------------------------------------------------ branches
@@ -381,7 +388,7 @@ class Emitter:
             t = self.type_of(refs[k])
             if root in self.places.alone:
                 self.run.append(Reserve(self.places.alone[root], bytes_of(t.dtype, t.shape)))
-            self.copy(self.address(root), refs[k])
+            self.copy(self.address(arm.graph.inputs[2 + k].name), refs[k])
 
     def _round(self, item: Item, arm: Arm, shaping: Mapping[str, tuple[int, int]], again: bool) -> None:
         plan, results = self.layout.loops[item.start], arm.graph.outputs
@@ -400,7 +407,7 @@ class Emitter:
         for m in plan.moves:
             if m.reserve:
                 self.run.append(Reserve(self.places.alone[m.to], m.bytes))
-            self.run.append(Copy(self.address(m.to), self.address(m.source), m.bytes))
+            self.run.append(Copy(self.address(m.value), self.address(m.made), m.bytes))
         if shaping:
             shapes = [self.type_of(r).shape for r in results[1 : 1 + count]]
             self.run.append(Assign(tuple((s, shapes[k][axis]) for s, (k, axis) in shaping.items())))
@@ -434,7 +441,7 @@ class Emitter:
         if stack in self.places.alone:
             self.run.append(Reserve(self.places.alone[stack], (counter + 1) * size, keep=True))
         at = self.address(stack)
-        self.copy(Address(at.base, at.number, at.offset + counter * size), ref)
+        self.copy(replace(at, offset=at.offset + counter * size), ref)
 
     def _behind(self, item: Item, arm: Arm) -> None:
         states = arm.graph.inputs[2:]

@@ -1,9 +1,9 @@
-"""A lowered graph -> storages: which values share bytes (views, in place), and when each lives."""
+"""A lowered graph -> storages: which values share bytes (views, in place, crossing), and when each lives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from smelt.core.dim import YES, Dim, dmax, dmin, product, to_dim
 from smelt.core.dtype import DType
@@ -101,11 +101,14 @@ def _read_at_store(name: str, mine: list[Store], body: tuple[Stmt, ...]) -> bool
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """After a round, what the storage `to` holds becomes the value `source` (a root). reserve: `to` has an
-    arena of its own, which gets the new size first."""
+    """After a round, what the storage `to` holds becomes what the storage `source` holds (roots). value,
+    made: the values that lie there, which say from where each is looked at. reserve: `to` has an arena of
+    its own, which gets the new size first."""
 
     to: Ref
     source: Ref
+    value: Ref
+    made: Ref
     bytes: Dim
     reserve: bool = False
 
@@ -135,7 +138,9 @@ class Storages:
     """of: the root of every value (weights and inputs are their own roots). rows: arena candidates, in
     order of first use. alone: storages whose size changes while they hold something (a carried value that
     grows, a stack of unknown height), by root, each in an arena of its own. slices: roots that lie inside a
-    stack. loops: by the loop's position. units: at which unit each root of rows and alone lies."""
+    stack. loops: by the loop's position. units: at which unit each root of rows and alone lies. lies: at
+    which unit each value is read and written, also one that lies at another. seen: roots at a unit that the
+    host looks at, too: a value of the CPU in such a storage was handed over, or is to be."""
 
     time: Timeline
     of: Mapping[Ref, Ref]
@@ -144,6 +149,8 @@ class Storages:
     slices: Mapping[Ref, Slice] = field(default_factory=dict)
     loops: Mapping[int, LoopPlan] = field(default_factory=dict)
     units: Mapping[Ref, str] = field(default_factory=dict)
+    lies: Mapping[Ref, str] = field(default_factory=dict)
+    seen: frozenset[Ref] = frozenset()
 
     def root(self, ref: Ref) -> Ref:
         """The storage of a value."""
@@ -156,6 +163,10 @@ def storages(module: Module, graph: Graph, scope: FactScope) -> Storages:
     Graph inputs and weights are never written, so no output takes over their storage. What a loop carries
     has one storage, which the body's result is written to straight where the old state is not read any
     more; a stack of known height is written slice by slice where it lies.
+
+    What a transfer moves between the host and one unit is one storage, at the unit: where the unit's memory
+    is the host's, nothing is copied then; elsewhere the host has a copy of its own, at the same place of
+    memory beside it. So it lives from the first write to the last read of both.
     """
     return _Layout(module, graph, scope).storages()
 
@@ -172,7 +183,7 @@ class _Layout:
         values = list(_values(graph, self.time))
         self.types = {v.name: v.type for v in values}
         self.units = {v.name: v.unit for v in values}
-        self.uses = _last_uses(graph, self.time)
+        self.uses = _last_uses(graph, self.time, self.handed())
         self.outputs = {self.time.value(r) for r in graph.outputs}
         self.roots: dict[Ref, Ref] = {v.name: v.name for v in graph.inputs}
         self.sizes: dict[Ref, Dim] = {}  # of the storages that are ours
@@ -183,6 +194,9 @@ class _Layout:
         self.loops: dict[int, LoopPlan] = {}
         self.wanted: dict[Ref, Ref] = {}  # values that have a storage before the node that makes them
         self.stacked: dict[Ref, Slice] = {}
+        self.fed = {v.name for v in graph.inputs}
+        self.carried: set[Ref] = set()
+        self.seen: dict[Ref, str] = {}  # roots that the host and a unit look at, and this unit
 
     def storages(self) -> Storages:
         self.walk(self.time.items)
@@ -193,8 +207,11 @@ class _Layout:
             Storage(r, self.sizes[r], self.first[r], self.last[r])
             for r in sorted(self.sizes, key=self.first.__getitem__)
         )
-        units = {r: self.units[r] for r in (*self.sizes, *self.alone)}
-        return Storages(self.time, roots, rows, self.alone, self.slices, self.loops, units)
+        units = {r: self.home(r) for r in (*self.sizes, *self.alone)}
+        return Storages(
+            self.time, roots, rows, self.alone, self.slices, self.loops, units, self.units,
+            frozenset(self.seen),
+        )  # fmt: skip
 
     # ------------------------------------------------------------ small answers
 
@@ -233,10 +250,47 @@ class _Layout:
         if root in self.last:
             self.last[root] = max(self.last[root], self.uses.get(ref, -1), until)
 
+    # ------------------------------------------------------------ what crosses
+
+    def home(self, root: Ref) -> str:
+        """The unit that a storage lies at."""
+        return self.seen.get(root, self.units[root])
+
+    def handed(self) -> dict[Ref, Ref]:
+        """Values that the host and a unit may share, by what a transfer calls them: what each is made of."""
+        moves = (item.node for item in walk_items(self.time.items) if item.node.op == "transfer")
+        pairs = {n.output.name: self.time.value(n.inputs[0]) for n in moves}
+        return {to: of for to, of in pairs.items() if self.at_host(to) is not self.at_host(of)}
+
+    def at_host(self, value: Ref) -> bool:
+        return self.units.get(value, CPU) in ("", CPU)
+
+    def share(self, root: Ref, unit: str) -> bool:
+        """Whether a value of that unit may lie in a storage, which from now on the host looks at, too, if it
+        does not yet."""
+        if root not in self.sizes and root not in self.alone and root not in self.fed:
+            return False
+        home = self.home(root)
+        if (home in ("", CPU)) is (unit in ("", CPU)):
+            return home == unit
+        if root in self.seen:
+            return unit in ("", CPU)
+        if home in ("", CPU) and (root in self.fed or root in self.outputs - self.carried):
+            return False  # it comes from the caller, or goes to him, and crosses once
+        self.seen[root] = unit if home in ("", CPU) else home
+        return True
+
+    def transfer(self, item: Item) -> None:
+        v, root = item.node.output, self.root(item.node.inputs[0])
+        if v.name in self.wanted or v.name in self.stacked or not self.share(root, v.unit):
+            self.plain(item)
+        else:
+            self.join(v.name, root)
+
     # ------------------------------------------------------------ nodes
 
     def walk(self, items: tuple[Item, ...]) -> None:
-        steps = {"if": self.branch, "loop": self.loop}
+        steps = {"if": self.branch, "loop": self.loop, "transfer": self.transfer}
         for item in items:
             steps.get(item.node.op, self.plain)(item)
 
@@ -289,8 +343,17 @@ class _Layout:
                 if not known or value not in made or value in self.wanted:
                     continue
                 if self.same_bytes(self.types[value], v.type):
-                    self.wanted[value] = self.roots[v.name]
+                    self.want(value, self.roots[v.name], made)
             self.inside(arm)
+
+    def want(self, value: Ref, root: Ref, made: Mapping[Ref, Item]) -> None:
+        """The value is to be made in a storage that is there; so is what a transfer in this region makes it
+        of, where both may lie there."""
+        self.wanted[value] = root
+        node = made[value].node
+        source = self.time.value(node.inputs[0]) if node.op == "transfer" else ""
+        if source in made and source not in self.wanted and self.share(root, self.units[source]):
+            self.want(source, root, made)
 
     def inside(self, arm: Arm) -> None:
         outside, self.scope = self.scope, self.scope.enter(arm.graph)
@@ -304,6 +367,7 @@ class _Layout:
         states, results = arm.graph.inputs[2:], item.node.outputs
         copied: set[int] = set()
         taken: set[Ref] = set()
+        self.carried.update(v.name for v in results)
         for k, (state, first) in enumerate(zip(states, item.node.inputs[2:], strict=True)):
             self.state(item, k, state, results[k], first, copied, taken)
         counter, flag = (self.cell(item, v) for v in arm.graph.inputs[:2])
@@ -329,7 +393,7 @@ class _Layout:
         if result.name in self.wanted:
             root = self.wanted[result.name]
             copied.add(k)
-        elif before in self.sizes and self.last[before] == item.start and before not in taken:
+        elif self.is_free(before, item, taken) and self.share(before, state.unit):
             root = before
             taken.add(before)
         else:
@@ -338,6 +402,9 @@ class _Layout:
             copied.add(k)
         self.join(result.name, root, item.end)
         self.roots[state.name] = root
+
+    def is_free(self, root: Ref, item: Item, taken: set[Ref]) -> bool:
+        return root in self.sizes and self.last[root] == item.start and root not in taken
 
     def cell(self, item: Item, v: Value) -> Ref:
         """A storage for the round's number or the condition, where the body reads it."""
@@ -353,9 +420,16 @@ class _Layout:
             return
         if not self.same_bytes(state.type, self.types[value]):
             return
-        read = self.uses.get(state.name, -1)
-        if read < item.start or (read == item.start and self.overwrites(item, value, state.name)):
+        early = self.time.value(item.node.inputs[0]) if item.node.op == "transfer" else ""
+        if early in made and self.may_replace(made[early], early, state.name):
+            self.want(value, root, made)
+        elif self.may_replace(item, value, state.name):
             self.wanted[value] = root
+
+    def may_replace(self, item: Item, value: Ref, state: Ref) -> bool:
+        """Whether nothing reads the state any more once the node writes the value."""
+        read = self.uses.get(state, -1)
+        return read < item.start or (read == item.start and self.overwrites(item, value, state))
 
     def overwrites(self, item: Item, value: Ref, state: Ref) -> bool:
         n = next(n for n, v in enumerate(item.node.outputs) if v.name == value)
@@ -385,9 +459,9 @@ class _Layout:
         states = arm.graph.inputs[2:]
         for state, ref in zip(states, arm.graph.outputs[1:], strict=False):
             to, source = self.roots[state.name], self.root(ref)
-            if to != source:
+            if to != source or self.at_host(state.name) is not self.at_host(self.time.value(ref)):
                 size = self.bytes(self.type_of(ref))
-                waiting.append(Move(to, source, size, to in self.alone))
+                waiting.append(Move(to, source, state.name, ref, size, to in self.alone))
         sizes = {self.roots[s.name]: self.bytes(s.type) for s in states}
         done: list[Move] = []
         while waiting:
@@ -399,16 +473,14 @@ class _Layout:
             # a ring: its first state is put aside
             m = waiting[0]
             aside = f"aside.{item.start}.{len(done)}"
-            self.units[aside] = self.units[m.to]
+            self.units[aside] = self.units[m.value]
             if m.reserve:
                 self.alone[aside] = sizes[m.to]
                 self.roots[aside] = aside
             else:
                 self.own(aside, sizes[m.to], arm.end, arm.end)
-            done.append(Move(aside, m.to, sizes[m.to], m.reserve))
-            waiting = [
-                Move(o.to, aside, o.bytes, o.reserve) if o.source == m.to else o for o in waiting
-            ]
+            done.append(Move(aside, m.to, aside, m.value, sizes[m.to], m.reserve))
+            waiting = [replace(o, source=aside, made=aside) if o.source == m.to else o for o in waiting]
         return done
 
     def type_of(self, ref: Ref) -> TensorType:
@@ -430,9 +502,10 @@ def _values(graph: Graph, time: Timeline) -> Iterator[Value]:
             yield from arm.graph.inputs
 
 
-def _last_uses(graph: Graph, time: Timeline) -> dict[Ref, int]:
+def _last_uses(graph: Graph, time: Timeline, handed: Mapping[Ref, Ref]) -> dict[Ref, int]:
     """Position of the last read of each value (through views; views themselves do not read). What a loop
-    reads from outside is read until the loop ends."""
+    reads from outside is read until the loop ends. handed: values that may lie where another one lies, which
+    is then read with them."""
     uses: dict[Ref, int] = {}
     home: dict[Ref, int] = {}
 
@@ -442,8 +515,10 @@ def _last_uses(graph: Graph, time: Timeline) -> dict[Ref, int]:
     def read(refs: Iterable[Ref], at: int, path: Sequence[int]) -> None:
         for ref in refs:
             value = time.value(ref)
-            depth = home.get(value, 0)
-            uses[value] = max(uses.get(value, -1), path[depth] if depth < len(path) else at)
+            while value:
+                depth = home.get(value, 0)
+                uses[value] = max(uses.get(value, -1), path[depth] if depth < len(path) else at)
+                value = handed.get(value, "")
 
     def visit(items: tuple[Item, ...], path: tuple[int, ...]) -> None:
         for item in items:

@@ -20,6 +20,7 @@ from smelt.core.plan.build import Common, common_of, make_plan
 from smelt.core.plan.items import timeline
 from smelt.core.plan.program import Entry as Row
 from smelt.core.plan.program import HostProgram, StatePair
+from smelt.core.plan.stages import Home
 from smelt.core.plan.state import StateUse
 
 
@@ -65,14 +66,14 @@ class Variant:
 class Linked:
     """A library with one or more entries. variants: those that it chooses from when it is opened, the best
     first. rows: the kernel table. processors: of a kernel that the CPU runs, the one that it is for. homes,
-    most: the unit of each arena, and the most bytes that it may take."""
+    most: where each arena is, and the most bytes that it may take."""
 
     variants: tuple[Variant, ...]
     kernels: Mapping[str, Kernel]
     processors: Mapping[str, str]
     rows: tuple[Row, ...]
     libraries: tuple[Library, ...]
-    homes: tuple[int, ...]
+    homes: tuple[Home, ...]
     most: tuple[int | None, ...]
     states: tuple[SessionState, ...]
 
@@ -125,7 +126,7 @@ def link(variants: Sequence[tuple[str, Sequence[Arranged]]]) -> Linked:
     rows = list(dict.fromkeys(row for p in programs for row in p.entries))
     named = [(m, name) for m, p in zip(shared, programs, strict=True) for name in p.libraries]
     libraries = {name: m.libraries[name] for m, name in named}
-    homes: list[int] = []
+    homes: list[Home] = []
     arenas = [_arenas(p, homes) for p in programs]
     states = _states(programs, len(variants))
     numbers = {s.name: n for n, s in enumerate(states)}
@@ -150,24 +151,25 @@ def link(variants: Sequence[tuple[str, Sequence[Arranged]]]) -> Linked:
 
 
 def _variant(
-    processor: str, entries: tuple[EntryPoint, ...], rows: Sequence[Row], homes: Sequence[int]
+    processor: str, entries: tuple[EntryPoint, ...], rows: Sequence[Row], homes: Sequence[Home]
 ) -> Variant:
     launched = {rows[k].unit for e in entries for k in e.kernels}
-    held = {homes[n] for e in entries for n in e.arenas} | {u for e in entries for u in e.program.homes}
+    held = {homes[n].unit for e in entries for n in e.arenas} | {u for e in entries for u in e.program.homes}
     return Variant(processor, entries, tuple(sorted((launched | held) - {0})))
 
 
-def _arenas(program: HostProgram, homes: list[int]) -> tuple[int, ...]:
-    """Which arena of the session each of a program's is: the first free one at its unit, or a new one."""
-    free: dict[int, list[int]] = {}
-    for n, unit in enumerate(homes):
-        free.setdefault(unit, []).append(n)
+def _arenas(program: HostProgram, homes: list[Home]) -> tuple[int, ...]:
+    """Which arena of the session each of a program's is: the first free one of its home, or a new one."""
+    free: dict[Home, list[int]] = {}
+    for n, home in enumerate(homes):
+        free.setdefault(home, []).append(n)
     found = []
-    for unit in program.homes[: len(program.peak)]:
-        if not free.get(unit):
-            free[unit] = [len(homes)]
-            homes.append(unit)
-        found.append(free[unit].pop(0))
+    for _, unit, seen in zip(program.peak, program.homes, program.seen, strict=False):
+        home = Home(unit, seen)
+        if not free.get(home):
+            free[home] = [len(homes)]
+            homes.append(home)
+        found.append(free[home].pop(0))
     return tuple(found)
 
 

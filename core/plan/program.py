@@ -23,15 +23,16 @@ Base = Literal["arena", "input", "output", "weights"]
 @dataclass(frozen=True, slots=True)
 class Address:
     """A place: base (and its number: arena, input or output index, or the unit that weights are at) plus a
-    byte offset."""
+    byte offset. seen: as the host sees the place, which is at another unit."""
 
     base: Base
     number: int
     offset: Dim
+    seen: bool = False
 
     def __str__(self) -> str:
         name = self.base if self.base == "weights" and not self.number else f"{self.base}{self.number}"
-        return f"{name} + {self.offset}"
+        return f"{name} + {self.offset}{' seen' if self.seen else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,9 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy bytes (an output that is an input, a weight, or another output)."""
+    """Copy bytes (an output that is an input, a weight, or another output; what crosses from one unit to
+    another). Between a place and the same one as the host sees it: the bytes are handed over, and copied
+    only where the unit has memory of its own."""
 
     to: Address
     source: Address
@@ -316,8 +319,9 @@ class HostProgram:
     outputs are.
 
     units: those besides the CPU, which has number 0, from number 1 on. homes: the number of the unit where
-    each arena, input and output lies, one after the other. spans: first byte and bytes of the part of the
-    weights' file that each unit has; the CPU has all."""
+    each arena, input and output lies, one after the other. seen: whether the host looks at it, too, so that
+    it has as many bytes beside it where the unit's memory is not its own. spans: first byte and bytes of the
+    part of the weights' file that each unit has; the CPU has all."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -336,6 +340,7 @@ class HostProgram:
     placements: tuple[Placement, ...] = ()
     units: tuple[str, ...] = ()
     homes: tuple[int, ...] = ()
+    seen: tuple[bool, ...] = ()
     states: tuple[StatePair, ...] = ()
     spans: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 

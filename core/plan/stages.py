@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
+from typing import NamedTuple
 
 from smelt.core.dim import Facts, value_at
 from smelt.core.plan.arena import Arena, OrderedSizes, put
@@ -23,13 +24,20 @@ MOST_HELD = 24
 """Storages still read in an arena that a stage tries, but for the first: it is compared with each."""
 
 
+class Home(NamedTuple):
+    """The number of the unit where memory is. seen: the host looks at it, too."""
+
+    unit: int
+    seen: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ArenaStage:
-    """What comes into an arena at a position (-1: before anything runs) at a unit. arena: its number. keep:
-    something that it holds is still read."""
+    """What comes into an arena at a position (-1: before anything runs). arena: its number. keep: something
+    that it holds is still read."""
 
     at: int
-    unit: int
+    home: Home
     arena: int
     plan: Arena
     keep: bool = False
@@ -40,7 +48,7 @@ class _Taken:
     """An arena so far, with its bytes at the sample. last: when the last of what it holds is read. until: no
     other stage may have it before."""
 
-    unit: int
+    home: Home
     plan: Arena
     bytes: int
     last: int
@@ -48,12 +56,12 @@ class _Taken:
 
 
 def assign(
-    rows: Sequence[tuple[int, int, Sequence[Storage]]],
+    rows: Sequence[tuple[int, Home, Sequence[Storage]]],
     rounds: Sequence[tuple[int, int]],
     facts: Facts,
     samples: Sequence[Mapping[str, int]],
 ) -> list[ArenaStage]:
-    """rows: position, unit and storages, by position. rounds: positions that loops repeat, where what is
+    """rows: position, home and storages, by position. rounds: positions that loops repeat, where what is
     reserved in one round may not be what the next one still reads: no sharing there. The first arena has an
     address that stays, so others lie in it only where they provably fit. Of several, and of one of its own, a
     stage takes the arena that grows least at the last sample."""
@@ -61,7 +69,7 @@ def assign(
     late = sorted({at for at, _, _ in rows if at >= 0 and _until(at, rounds) < 0})
     found: list[ArenaStage] = []
     taken: list[_Taken] = []
-    for at, unit, storages in rows:
+    for at, home, storages in rows:
         last = max((s.last for s in storages), default=at)
         until = _until(at, rounds)
         able = until < 0
@@ -71,7 +79,7 @@ def assign(
         # later may lie lower in two than in one
         size = value_at(plan.bytes, samples[-1])
         ways = [(size, size == 0, 0, len(taken), plan)]
-        free = [k for k, t in enumerate(taken) if able and t.unit == unit and t.until < at]
+        free = [k for k, t in enumerate(taken) if able and t.home == home and t.until < at]
         for k in nsmallest(WAYS, free, key=lambda k: (k > 0, taken[k].last)):
             arena = taken[k]
             arena.plan = arena.plan.since(at)
@@ -83,12 +91,12 @@ def assign(
                 ways.append((growth, growth > 0, arena.bytes, k, both))
         growth, _, before, number, plan = min(ways, key=lambda way: way[:4])
         if number == len(taken):
-            taken.append(_Taken(unit, plan, growth, last, until))
-            found.append(ArenaStage(at, unit, number, plan))
+            taken.append(_Taken(home, plan, growth, last, until))
+            found.append(ArenaStage(at, home, number, plan))
             continue
         arena = taken[number]
-        found.append(ArenaStage(at, unit, number, plan, arena.last >= at))
-        taken[number] = _Taken(unit, plan, before + growth, max(last, arena.last), arena.until)
+        found.append(ArenaStage(at, home, number, plan, arena.last >= at))
+        taken[number] = _Taken(home, plan, before + growth, max(last, arena.last), arena.until)
     return found
 
 

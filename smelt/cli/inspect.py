@@ -201,9 +201,10 @@ def _range(s: Mapping[str, Any]) -> str:
 
 
 def transfers_text(bundle: Bundle) -> list[str]:
-    """Lines about the copies between units; none for a model on one unit."""
+    """Lines about what goes from one unit to another; none for a model on one unit."""
     rows = [[t["name"], f"{t['from']} -> {t['to']}", t["bytes"]] for t in bundle.manifest["transfers"]]
-    return ["copied between units (value, way, bytes):\n" + table(rows, indent="  ")] if rows else []
+    head = "between units, copied where their memory is not the host's (value, way, bytes):\n"
+    return [head + table(rows, indent="  ")] if rows else []
 
 
 def quantised_text(bundle: Bundle) -> list[str]:

@@ -443,7 +443,7 @@ static int32_t download(void *state, void *memory, size_t offset, void *host, si
   if (code) return code;
   code = wait_for_all(u); /* a copy to memory that is not locked would wait as well, for ever */
   if (!code) code = u->cu.cuMemcpyDtoHAsync_v2(host, ((cu_memory *)memory)->at + offset, bytes, u->stream);
-  return leave(u, !code && wait ? wait_for_all(u) : code);
+  return leave(u, !code && wait == SMELT_NOW ? wait_for_all(u) : code);
 }
 
 static int32_t copy(void *state, void *to, size_t to_offset, void *from, size_t from_offset, size_t bytes) {
@@ -482,6 +482,8 @@ static int32_t unmap(void *state, void *memory, void *mapped) {
   free(mapped);
   return code;
 }
+
+static int32_t shares(const void *state) { return ((const cu_unit *)state)->integrated ? SMELT_SHARES_IDLE : SMELT_SHARES_NOT; }
 
 /* ---- work ---- */
 /* A kernel's parameters are int64 in order: the address of each buffer, each dim, the number of the launch's first group. From 512 on
@@ -586,6 +588,6 @@ static int32_t submit(void *state, void *list) {
 
 const smelt_driver smelt_driver_cuda = {
     .name = "CUDA", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
-    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .launch = launch, .finish = finish,
+    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish,
     .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed,
 };

@@ -155,7 +155,8 @@ def descriptor(
         states=made.structs("states", "smelt_state_desc", states),
         libraries=made.structs("libraries", "smelt_library_desc", libraries),
         units=made.structs("units", "smelt_unit_desc", units),
-        homes=made.numbers("homes", "i32", linked.homes if linked.units else ()),
+        homes=made.numbers("homes", "i32", [h.unit for h in linked.homes] if linked.units else ()),
+        seen=made.numbers("seen", "i32", _flags(h.seen for h in linked.homes)),
         most=made.numbers("most", "i64", map(_most, linked.most)),
         weights_bytes=linked.weights_bytes,
         weights_sha256=f"[{', '.join(f'i8 {c}' for c in options.weights_sha256)}]",
@@ -204,15 +205,22 @@ def _entry(
         n_writes=len(e.writes),
         reads=made.numbers(own("reads"), "i32", e.reads),
         writes=made.numbers(own("writes"), "i32", e.writes),
-        in_place=made.numbers(own("in_place"), "i32", map(int, lies) if any(lies) else ()),
+        in_place=made.numbers(own("in_place"), "i32", _flags(lies)),
         inputs=made.structs(own("inputs"), "smelt_tensor_desc", tensors(program.inputs)),
         outputs=made.structs(own("outputs"), "smelt_tensor_desc", tensors(program.outputs)),
         checks=made.structs(own("checks"), "smelt_check_desc", [_check(c, texts) for c in checks]),
         homes=made.numbers(own("homes"), "i32", program.homes[arenas:] if linked.units else ()),
+        seen=made.numbers(own("seen"), "i32", _flags(program.seen[arenas:])),
         most=made.numbers(own("most"), "i64", map(_most, program.most[arenas:])),
         plan=f"@smelt_{own('plan')}",
         run=f"@smelt_{own('run')}",
     )
+
+
+def _flags(found: Iterable[bool]) -> Sequence[int]:
+    """As numbers; none where none is set."""
+    numbers = [int(f) for f in found]
+    return numbers if any(numbers) else ()
 
 
 def _most(n: int | None) -> int:
@@ -226,6 +234,7 @@ def _kernel(linked: Linked, e: Entry, row: KernelRow, texts: _Texts) -> str:
         fn=f'@"{row.function}"' if row.function else "null",
         unit=e.unit,
         n_buffers=len(k.inputs) + len(k.outputs) + len(workspace(k)),
+        n_read=len(k.inputs),
         n_dims=len(k.dims),
         lane_count=row.lanes,
         grain=row.grain,

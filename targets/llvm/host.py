@@ -265,6 +265,8 @@ class _Plan(_Host):
         self.store(self.slots, dict(self.program.symbol_slots)[s.symbol], value)
 
 
+AS_SEEN = -(1 << 63)
+"""Of an address: the sign, which says that the host's view of the place is meant (smelt_abi.h)."""
 _RUN = "ptr %rt, ptr %slots, ptr %inputs, i64 %weights, i64 %arena"
 
 
@@ -373,6 +375,8 @@ class _Run(_Host):
         base = self.bases.get(key)
         if base is None:
             base = self.element(self.opened, self.shared.opened[key], "i64")
+        if a.seen:
+            base = self.b.here(f"or i64 {base.text}, {AS_SEEN}", "i64", 0)
         if a.offset.const_or_none == 0:
             return base
         return self.b.here(f"add i64 {base.text}, {self.value(a.offset).text}", "i64", 0)

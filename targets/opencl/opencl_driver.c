@@ -45,7 +45,7 @@ static const char *device_name(const void *state) { return ((const cl_unit *)sta
 /* ---- memory: a cl_mem ---- */
 static void *allocate(void *state, size_t bytes, const void *contents, int32_t *code) {
   cl_unit *u = state;
-  uint64_t flags = contents ? CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR : CL_MEM_READ_WRITE;
+  uint64_t flags = contents ? CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR : u->unified ? CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR : CL_MEM_READ_WRITE;
   void *used = contents && u->unified
                  ? u->cl.clCreateBuffer(u->context, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, bytes, (void *)(uintptr_t)contents, code)
                  : NULL;
@@ -119,10 +119,11 @@ static int32_t download(void *state, void *memory, size_t offset, void *host, si
   cl_unit *u = state;
   const cl_read r = {memory, offset, bytes, host};
   if (u->hung) return SMELT_HANGS;
-  if (wait) {
+  if (wait == SMELT_NOW) {
     int32_t code = finish(u);
     return code ? code : read_now(u, &r, 1);
   }
+  if (wait == SMELT_SOON) return u->busy = 1, read_now(u, &r, 0);
   if (u->n_reads == u->room_reads) {
     uint32_t room = u->room_reads ? 2 * u->room_reads : 16;
     cl_read *more = realloc(u->reads, room * sizeof *more);
@@ -151,6 +152,8 @@ static int32_t unmap(void *state, void *memory, void *mapped) {
   int32_t code = settle_reads(u);
   return code ? code : u->cl.clEnqueueUnmapMemObject(u->queue, memory, mapped, 0, NULL, NULL);
 }
+
+static int32_t shares(const void *state) { return ((const cl_unit *)state)->unified ? SMELT_SHARES_APART : SMELT_SHARES_NOT; }
 
 /* ---- work ---- */
 /* Argument `at` of a kernel, of 8 bytes or, for memory, a handle; not set again where it is what it was. */
@@ -283,6 +286,6 @@ static int32_t submit(void *state, void *list) {
 
 const smelt_driver smelt_driver_opencl = {
     .name = "OpenCL", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
-    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .launch = launch, .finish = finish,
+    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish,
     .flush = flush, .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed,
 };

@@ -12,7 +12,7 @@ enum {
   CL_PROGRAM_BUILD_LOG = 0x1183, CL_KERNEL_WORK_GROUP_SIZE = 0x11B0, CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035,
   CL_DEVICE_DOUBLE_FP_CONFIG = 0x1032, CL_EVENT_STATUS = 0x11D3, CL_QUEUE_PROFILING = 2, CL_PROFILING_START = 0x1282,
   CL_PROFILING_END = 0x1283,
-  CL_MEM_READ_WRITE = 1, CL_MEM_READ_ONLY = 4, CL_MEM_USE_HOST_PTR = 8, CL_MEM_COPY_HOST_PTR = 32, CL_MAP_READ = 1,
+  CL_MEM_READ_WRITE = 1, CL_MEM_READ_ONLY = 4, CL_MEM_USE_HOST_PTR = 8, CL_MEM_ALLOC_HOST_PTR = 16, CL_MEM_COPY_HOST_PTR = 32, CL_MAP_READ = 1,
   CL_MAP_WRITE = 2
 };
 static const uint64_t CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
@@ -126,7 +126,7 @@ typedef struct {
   uint64_t memory_epoch; /* how often memory has been given back: its handle may come again for another one */
   cl_recording recording; /* all NULL: the device does not record */
   int32_t simultaneous;   /* a list may be submitted while it runs */
-  uint32_t unified;       /* the device's memory is the host's: weights are used where they are */
+  uint32_t unified;       /* the device's memory is the host's: weights are used where they are, and what crosses is not copied */
   uint64_t finishes;
   cl_read *reads;
   uint32_t n_reads, room_reads;
@@ -206,7 +206,9 @@ static int32_t choose_device(smelt_rt *rt, cl_unit *u) {
 
 static int32_t create_context(smelt_rt *rt, cl_unit *u) {
   int32_t code = 0;
+  const char *weak = getenv("SMELT_OPENCL_WEAK");
   u->cl.clGetDeviceInfo(u->device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof u->unified, &u->unified, NULL);
+  if (weak && strstr(weak, "unified=0")) u->unified = 0;
   u->context = u->cl.clCreateContext(NULL, 1, &u->device, NULL, NULL, &code);
   if (!u->context) return cl_failed(rt, u, "clCreateContext", code);
   u->queue = u->cl.clCreateCommandQueue(u->context, u->device, 0, &code);
@@ -307,7 +309,7 @@ static int32_t refused(smelt_rt *rt, cl_unit *u, int32_t code) {
 }
 
 /* Code that needs doubles says so, and for which kernels, in its first line. SMELT_OPENCL_WEAK, which tests set, plays a device
- * without them. */
+ * without them ("fp64=0"), or one with memory of its own ("unified=0"). */
 static int32_t check_doubles(smelt_rt *rt, cl_unit *u) {
   static const char head[] = "/* fp64: ";
   const char *text = u->desc->code, *weak = getenv("SMELT_OPENCL_WEAK");

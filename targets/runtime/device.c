@@ -1,68 +1,11 @@
 /* device.c: addresses, memory and copies of a model with units besides the CPU, by the functions of their drivers.
  *
- * An address is (space << 48 | byte offset). A space is one piece of memory at one unit: the weights at unit 0, 1, ..; then the
- * arenas, two for each state (its value, and what replaces it), and the inputs and outputs of each entry, each at its home. Space 0 is none, so that 0 is no address. Memory at unit 0, the CPU, is the
- * host's own; a kernel of the CPU may also be given memory of a device, which is mapped for it, as on chips that share memory. */
-#include "unit.h"
+ * An address is (space << 48 | byte offset), with the sign where the host's view of it is meant (crossing.c). A space is one piece of
+ * memory at one unit: the weights at unit 0, 1, ..; then the arenas, two for each state (its value, and what replaces it), and the inputs
+ * and outputs of each entry, each at its home. Space 0 is none, so that 0 is no address. Memory at unit 0, the CPU, is the host's own. */
+#include "device.h"
 
-enum { OFFSET_BITS = 48, MAX_SPACES = 1 << 15, HOST = 0 };
-
-typedef struct {
-  uint32_t unit;
-  int32_t foreign;   /* not ours to give back: the model's weights on the host */
-  void *memory;      /* the driver's, or the host's bytes */
-  uint64_t capacity;
-  char *mapped;      /* where the host sees a device's memory, between map and unmap */
-  /* While a run uses a caller's tensor in its place: what is its own. */
-  int32_t lent;
-  void *own;
-  uint64_t own_capacity;
-} rt_space;
-
-struct rt_device {
-  uint32_t first_arena, first_state, n_spaces, n_units;
-  rt_space *spaces;
-  rt_unit *units; /* [unit - 1] */
-  smelt_place *places; /* of the buffers of a launch */
-};
-
-static smelt_addr address(uint32_t space) { return (smelt_addr)((uint64_t)space << OFFSET_BITS); }
-static uint64_t offset_of(smelt_addr at) { return (uint64_t)at & (((uint64_t)1 << OFFSET_BITS) - 1); }
-static uint32_t number_of(smelt_addr at) { return (uint32_t)((uint64_t)at >> OFFSET_BITS); }
-static rt_space *space_of(const smelt_rt *rt, smelt_addr at) {
-  uint32_t i = number_of(at);
-  return &rt->session->device->spaces[i < rt->session->device->n_spaces ? i : 0];
-}
-static rt_unit *unit_of(const smelt_rt *rt, const rt_space *space) { return &rt->session->device->units[space->unit - 1]; }
-
-static smelt_place place_of(const rt_space *space, smelt_addr at) { return (smelt_place){space->memory, offset_of(at)}; }
-static smelt_place start_of(const rt_space *space) { return (smelt_place){space->memory, 0}; }
-
-/* A step of a unit, for people. */
-static const char *step(const smelt_rt *rt, int32_t kernel) { return kernel < 0 ? "a copy" : rt->model->kernels[kernel].name; }
-
-/* What waited is started by a call that may be about something else: the kernel that failed is named then, or, where the driver tells
- * only that something has failed, the first and the last of those that it may have been. */
-static int32_t failed(smelt_rt *rt, rt_unit *u, const char *what, int32_t code) {
-  enum { WHAT_BYTES = 300 };
-  char text[WHAT_BYTES];
-  rt->session->broken = 1;
-  if (u->failed_kernel >= 0) what = rt->model->kernels[u->failed_kernel].name;
-  else if (u->started == 1) what = step(rt, u->first_started);
-  else if (u->started) {
-    snprintf(text, sizeof text, "%s: one of %u steps, from %.100s to %.100s,", what, (unsigned)u->started, step(rt, u->first_started), step(rt, u->last_started));
-    what = text;
-  }
-  u->failed_kernel = -1;
-  u->started = 0;
-  if (code == SMELT_HANGS)
-    return rt_error(rt, SMELT_DEVICE,
-                    "%s device '%s': %s has not ended within %llu s; close the session, which is lost, and give it more time (SMELT_DEVICE_SECONDS), "
-                    "or learn which kernel it is (SMELT_DEVICE_STEPS=1), or place that on the cpu", u->driver->name, u->driver->device(u->state), what,
-                    (unsigned long long)(smelt_rt_patience() / 1000000000u));
-  return rt_error(rt, SMELT_DEVICE, "%s device '%s': %s failed with code %d; %s", u->driver->name, u->driver->device(u->state), what, (int)code,
-                  u->driver->codes);
-}
+enum { MAX_SPACES = 1 << 15 };
 
 /* ---- opening ---- */
 static uint32_t home(const uint32_t *homes, uint32_t i) { return homes ? homes[i] : 1; }
@@ -143,13 +86,15 @@ static uint32_t output_space(const smelt_rt *rt, uint32_t i) {
 
 smelt_addr rt_device_first_weights(smelt_rt *rt) { return rt_device_weights(rt, first_home(rt)); }
 
+/* Nothing may be under way at it. What a device that hangs may still write to is left to it. */
 static void release_space(smelt_rt *rt, rt_space *space) {
+  if (!rt->session->hung) rt_block_free(&space->mirror);
   if (space->memory && !space->foreign) {
-    if (space->unit == HOST) {
+    if (space->unit == RT_HOST) {
       rt_block block = {space->memory, space->capacity};
       rt_block_free(&block);
     } else {
-      rt_unit_release(unit_of(rt, space), space->memory);
+      rt_unit_release(rt_unit_of(rt, space), space->memory);
     }
   }
   *space = (rt_space){.unit = space->unit};
@@ -161,10 +106,12 @@ static int is_parent(const smelt_rt *rt) { return rt->session->pid == sm_getpid(
 void rt_device_close(smelt_rt *rt) {
   rt_device *d = rt->session->device;
   int drivers = is_parent(rt);
+  if (drivers) rt_device_hide(rt);
   for (uint32_t i = 0; drivers && i < d->n_units; i++)
     if (d->units[i].state) rt_unit_forget(&d->units[i]);
   for (uint32_t i = 0; i < d->n_spaces; i++)
-    if (d->spaces[i].unit == HOST || (drivers && d->units[d->spaces[i].unit - 1].state)) release_space(rt, &d->spaces[i]);
+    if (d->spaces[i].unit == RT_HOST || (drivers && d->units[d->spaces[i].unit - 1].state)) release_space(rt, &d->spaces[i]);
+    else if (!rt->session->hung) rt_block_free(&d->spaces[i].mirror);
   for (uint32_t i = 0; drivers && i < d->n_units; i++) rt_unit_close(&d->units[i]);
   free(d);
   rt->session->device = NULL;
@@ -181,12 +128,12 @@ int32_t rt_device_check(smelt_rt *rt) {
 
 /* ---- memory ---- */
 static smelt_addr no_space(smelt_rt *rt, const rt_space *space, const char *what, uint64_t bytes, int32_t code) {
-  if (space->unit == HOST) {
+  if (space->unit == RT_HOST) {
     rt_error(rt, SMELT_DEVICE, "%s: %llu bytes wanted, the system has no more memory; use smaller shapes or close other sessions", what,
              (unsigned long long)bytes);
     return 0;
   }
-  const rt_unit *u = unit_of(rt, space);
+  const rt_unit *u = rt_unit_of(rt, space);
   rt_error(rt, SMELT_DEVICE, "%s device '%s': %s wants %llu bytes and gets none (code %d); use smaller shapes", u->driver->name,
            u->driver->device(u->state), what, (unsigned long long)bytes, (int)code);
   return 0;
@@ -194,24 +141,26 @@ static smelt_addr no_space(smelt_rt *rt, const rt_space *space, const char *what
 
 enum { UNIT_OF_SIZE = 4096 };
 /* What an address can tell apart, and a size_t, whole units. */
-static int too_many(uint64_t bytes) { return bytes > ((uint64_t)1 << OFFSET_BITS) - UNIT_OF_SIZE || bytes > SIZE_MAX / 2; }
+static int too_many(uint64_t bytes) { return bytes > ((uint64_t)1 << RT_OFFSET_BITS) - UNIT_OF_SIZE || bytes > SIZE_MAX / 2; }
 
 /* *bytes, in whole units; it gets what was taken. */
 static void *allocate(smelt_rt *rt, const rt_space *space, uint64_t *bytes, int32_t *code) {
   uint64_t rounded = *bytes ? (*bytes + UNIT_OF_SIZE - 1) / UNIT_OF_SIZE * UNIT_OF_SIZE : UNIT_OF_SIZE;
   *bytes = rounded;
-  if (space->unit == HOST) {
+  if (space->unit == RT_HOST) {
     rt_block block = {0};
     return rt_block_grow(rt, &block, rounded) ? block.data : NULL;
   }
-  return rt_unit_allocate(unit_of(rt, space), (size_t)rounded, NULL, code);
+  return rt_unit_allocate(rt_unit_of(rt, space), (size_t)rounded, NULL, code);
 }
 
 /* To `bytes` at least, and to `room` where there is as much. keep: what it holds stays in front. */
 static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, uint64_t room, int keep, const char *what) {
   rt_space *space = &rt->session->device->spaces[i], old = *space;
-  if (old.memory && bytes <= old.capacity) return address(i);
+  if (old.memory && bytes <= old.capacity) return rt_address(i);
   if (too_many(bytes)) return no_space(rt, space, what, bytes, 0);
+  if (rt_space_quiet(rt, space)) return 0;
+  old = *space;
   uint64_t taken = room > bytes && !too_many(room) ? room : bytes;
   int32_t code = 0;
   keep = keep && old.memory;
@@ -219,16 +168,20 @@ static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, uint64_t room, 
   void *memory = allocate(rt, space, &taken, &code);
   if (!memory && room > bytes) code = 0, taken = bytes, memory = allocate(rt, space, &taken, &code);
   if (!memory) return no_space(rt, space, what, bytes, code);
-  if (keep && old.unit == HOST) memcpy(memory, old.memory, (size_t)old.capacity);
-  if (keep && old.unit != HOST) {
-    rt_unit *u = unit_of(rt, space);
-    code = rt_unit_copy(u, (smelt_place){memory, 0}, start_of(&old), (size_t)old.capacity);
-    if (code) failed(rt, u, "copy", code);
+  if (keep && old.unit == RT_HOST) memcpy(memory, old.memory, (size_t)old.capacity);
+  if (keep && old.unit != RT_HOST) {
+    rt_unit *u = rt_unit_of(rt, space);
+    code = rt_unit_copy(u, (smelt_place){memory, 0}, rt_start_of(&old), (size_t)old.capacity);
+    if (code) rt_device_failed(rt, u, "copy", code);
   }
-  if (keep) release_space(rt, space);
+  if (keep) {
+    space->mirror = (rt_block){0}; /* which keeps what it holds, too */
+    release_space(rt, space);
+    space->mirror = old.mirror;
+  }
   space->memory = memory;
   space->capacity = taken;
-  return code ? 0 : address(i);
+  return code ? 0 : rt_address(i);
 }
 
 smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep) {
@@ -241,7 +194,7 @@ static smelt_addr borrow(smelt_rt *rt, uint32_t i, const rt_tensor *t) {
   rt_space *space = &rt->session->device->spaces[i];
   if (!space->lent) space->own = space->memory, space->own_capacity = space->capacity;
   space->lent = 1, space->memory = t->memory, space->capacity = t->bytes;
-  return address(i);
+  return rt_address(i);
 }
 
 smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes) {
@@ -252,15 +205,16 @@ smelt_addr rt_device_output(smelt_rt *rt, uint32_t output, uint64_t bytes) {
 }
 
 /* ---- what has a bound ---- */
-/* Memory for the most that a space may hold; 0: nobody knows. */
-static int32_t reserve(smelt_rt *rt, uint32_t i, uint64_t most) {
+/* Memory for the most that a space may hold; 0: nobody knows. seen: the host looks at it. */
+static int32_t reserve(smelt_rt *rt, uint32_t i, uint64_t most, int seen) {
   rt_space *space = &rt->session->device->spaces[i];
-  int32_t code = 0;
-  if (!most || space->memory) return SMELT_OK;
+  int32_t code = 0, whole = 0;
+  if (!most) return SMELT_OK;
   uint64_t taken = most;
-  void *memory = too_many(most) ? NULL : allocate(rt, space, &taken, &code);
-  if (memory) return space->memory = memory, space->capacity = taken, SMELT_OK;
-  const rt_unit *u = space->unit == HOST ? NULL : unit_of(rt, space);
+  if (!space->memory && (space->memory = too_many(most) ? NULL : allocate(rt, space, &taken, &code))) space->capacity = taken;
+  whole = space->memory && (!seen || space->unit == RT_HOST || rt_unit_of(rt, space)->shares || rt_block_extend(rt, &space->mirror, space->capacity));
+  if (whole) return SMELT_OK;
+  const rt_unit *u = space->unit == RT_HOST ? NULL : rt_unit_of(rt, space);
   return rt_error(rt, SMELT_DEVICE,
                   "%s device '%s': model '%s' may need %llu bytes at once within the bounds of its dims, and gets none (code %d); "
                   "compile it with lower bounds",
@@ -270,11 +224,14 @@ static int32_t reserve(smelt_rt *rt, uint32_t i, uint64_t most) {
 /* So that no run takes memory of units. Of a state that every entry writes in place, the second space stays empty. */
 static int32_t reserve_all(smelt_rt *rt) {
   int32_t status = SMELT_OK;
-  for (uint32_t i = 0; !status && i < rt->model->n_arenas; i++) status = reserve(rt, rt->session->device->first_arena + i, rt_most_of_arena(rt, i));
+  for (uint32_t i = 0; !status && i < rt->model->n_arenas; i++)
+    status = reserve(rt, rt->session->device->first_arena + i, rt_most_of_arena(rt, i), rt->model->seen && rt->model->seen[i]);
   for (uint32_t e = 0; e < rt_named_entries(rt->model); e++) {
     const smelt_rt *view = rt_running(&rt->session->views[e]);
-    for (uint32_t i = 0; !status && i < view->entry->n_inputs; i++) status = reserve(rt, input_space(view, i), rt_most_of_input(view, i));
-    for (uint32_t i = 0; !status && i < view->entry->n_outputs; i++) status = reserve(rt, output_space(view, i), rt_most_of_output(view, i));
+    const uint32_t *seen = view->entry->seen, n = view->entry->n_inputs;
+    for (uint32_t i = 0; !status && i < n; i++) status = reserve(rt, input_space(view, i), rt_most_of_input(view, i), seen && seen[i]);
+    for (uint32_t i = 0; !status && i < view->entry->n_outputs; i++)
+      status = reserve(rt, output_space(view, i), rt_most_of_output(view, i), seen && seen[n + i]);
   }
   return status;
 }
@@ -299,12 +256,12 @@ int32_t rt_device_new_tensor(smelt_rt *rt, rt_tensor *t) {
 
 void rt_device_release_tensor(smelt_rt *rt, rt_tensor *t) {
   const rt_space at = {.unit = t->unit};
-  if (is_parent(rt) && unit_of(rt, &at)->state) rt_unit_release(unit_of(rt, &at), t->memory);
+  if (is_parent(rt) && rt_unit_of(rt, &at)->state) rt_unit_release(rt_unit_of(rt, &at), t->memory);
 }
 
 int32_t rt_device_copy_tensor(smelt_rt *rt, const rt_tensor *to, void *to_host, const rt_tensor *from, const void *from_host, uint64_t bytes) {
-  const rt_space a = {.unit = to ? to->unit : HOST}, b = {.unit = from ? from->unit : HOST};
-  rt_unit *at = to ? unit_of(rt, &a) : NULL, *u = from ? unit_of(rt, &b) : NULL;
+  const rt_space a = {.unit = to ? to->unit : RT_HOST}, b = {.unit = from ? from->unit : RT_HOST};
+  rt_unit *at = to ? rt_unit_of(rt, &a) : NULL, *u = from ? rt_unit_of(rt, &b) : NULL;
   int32_t code = 0, finished = 0, status = rt_device_check(rt);
   void *seen = NULL;
   if (status) return status;
@@ -314,14 +271,14 @@ int32_t rt_device_copy_tensor(smelt_rt *rt, const rt_tensor *to, void *to_host, 
     code = rt_unit_download(u, (smelt_place){from->memory, 0}, to_host, (size_t)bytes, 0);
   } else {
     if (u) seen = rt_unit_map(u, from->memory, (size_t)from->bytes, 0, &code);
-    if (u && !seen) return failed(rt, u, "mapping memory for the host", code);
+    if (u && !seen) return rt_device_failed(rt, u, "mapping memory for the host", code);
     code = rt_unit_upload(at, (smelt_place){to->memory, 0}, seen ? seen : from_host, (size_t)bytes, 1);
   }
   if (at) finished = rt_unit_finish(at);
   if (seen) rt_unit_unmap(u, from->memory, seen, (size_t)from->bytes, 0);
   if (u && u != at && !finished) finished = rt_unit_finish(u);
   code = code ? code : finished;
-  return code ? failed(rt, at ? at : u, "copy of a tensor", code) : SMELT_OK;
+  return code ? rt_device_failed(rt, at ? at : u, "copy of a tensor", code) : SMELT_OK;
 }
 
 static void give_back(smelt_rt *rt) {
@@ -340,7 +297,7 @@ void rt_device_swap(smelt_rt *rt, uint32_t state) {
 
 uint64_t rt_device_state_capacity(const smelt_rt *rt, const rt_device *d) {
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < 2 * rt->model->n_states; i++) bytes += d->spaces[d->first_state + i].capacity;
+  for (uint32_t i = d->first_state; i < d->first_state + 2 * rt->model->n_states; i++) bytes += d->spaces[i].capacity + d->spaces[i].mirror.capacity;
   return bytes;
 }
 
@@ -353,11 +310,11 @@ static int holds_state(const smelt_rt *rt, uint32_t space) {
 
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
   rt_space *space = &rt->session->device->spaces[1 + unit];
-  if (unit == HOST || space->memory || !rt_has_unit(rt, unit)) return address(1 + unit); /* programs ask for those of all variants */
-  rt_unit *u = unit_of(rt, space);
+  if (unit == RT_HOST || space->memory || !rt_has_unit(rt, unit)) return rt_address(1 + unit); /* programs ask for those of all variants */
+  rt_unit *u = rt_unit_of(rt, space);
   uint64_t first = rt->model->units[unit - 1].weights_at, bytes = rt->model->units[unit - 1].weights_bytes;
   int32_t code = 0;
-  if (!bytes) return address(1 + unit);
+  if (!bytes) return rt_address(1 + unit);
   space->memory = rt_unit_allocate(u, (size_t)bytes, rt->session->weights + first, &code);
   if (!space->memory) {
     rt_error(rt, SMELT_DEVICE, "%s device '%s': %llu bytes of weights do not fit (code %d); use a device with more memory", u->driver->name,
@@ -365,25 +322,30 @@ smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
     return 0;
   }
   space->capacity = bytes;
-  return address(1 + unit);
+  return rt_address(1 + unit);
 }
 
-uint64_t rt_device_arena_capacity(const smelt_rt *rt, const rt_device *d) {
+int rt_device_mirrors(const smelt_rt *rt, uint32_t arena) {
+  const rt_device *d = rt->session->device;
+  return d && d->spaces[d->first_arena + arena].mirror.data != NULL;
+}
+
+uint64_t rt_device_arena_capacity(const rt_device *d) {
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < rt->model->n_arenas; i++) bytes += d->spaces[d->first_arena + i].capacity;
+  for (uint32_t i = d->first_arena; i < d->first_state; i++) bytes += d->spaces[i].capacity + d->spaces[i].mirror.capacity;
   return bytes;
 }
 
 void rt_device_trim(smelt_rt *rt) {
   for (uint32_t i = rt->session->device->first_arena; i < rt->session->device->n_spaces; i++)
-    if (!holds_state(rt, i) && (rt->session->device->spaces[i].unit == HOST || is_parent(rt))) release_space(rt, &rt->session->device->spaces[i]);
+    if (!holds_state(rt, i) && (rt->session->device->spaces[i].unit == RT_HOST || is_parent(rt))) release_space(rt, &rt->session->device->spaces[i]);
 }
 
 /* ---- into the model and out of it ---- */
 /* Between a caller's tensor and an input or output (back: from it) that lies at another unit. */
 static int32_t move_tensor(smelt_rt *rt, const rt_tensor *t, const rt_space *space, uint64_t bytes, int back) {
   const rt_tensor there = {.unit = space->unit, .memory = space->memory, .bytes = space->capacity};
-  const rt_tensor *other = space->unit == HOST ? NULL : &there;
+  const rt_tensor *other = space->unit == RT_HOST ? NULL : &there;
   rt->session->crossings++, rt->session->crossed_bytes += bytes;
   return rt_device_copy_tensor(rt, back ? t : other, space->memory, back ? other : t, space->memory, bytes);
 }
@@ -392,10 +354,10 @@ static int32_t move_tensor(smelt_rt *rt, const rt_tensor *t, const rt_space *spa
 static int32_t clear(rt_unit *u, const rt_space *space, uint64_t bytes) {
   static const char zeros[4096];
   uint64_t n = bytes < sizeof zeros ? bytes : sizeof zeros;
-  int32_t code = rt_unit_upload(u, start_of(space), zeros, (size_t)n, 1);
+  int32_t code = rt_unit_upload(u, rt_start_of(space), zeros, (size_t)n, 1);
   for (uint64_t done = n; done < bytes && !code; done += n) {
     n = done < bytes - done ? done : bytes - done;
-    code = rt_unit_copy(u, (smelt_place){space->memory, done}, start_of(space), (size_t)n);
+    code = rt_unit_copy(u, (smelt_place){space->memory, done}, rt_start_of(space), (size_t)n);
   }
   return code;
 }
@@ -411,7 +373,7 @@ int32_t rt_device_begin(smelt_rt *rt) {
     uint32_t at = input_space(rt, i);
     rt_space *space = &rt->session->device->spaces[at];
     if (holds_state(rt, at)) {
-      rt->input_at[i] = address(at);
+      rt->input_at[i] = rt_address(at);
       continue;
     }
     const rt_tensor *lent = i < rt_fed(rt->entry) ? rt->input_lent[i] : NULL;
@@ -427,20 +389,21 @@ int32_t rt_device_begin(smelt_rt *rt) {
       continue;
     }
     int fresh = starts_here(rt, i);
-    if (space->unit == HOST) {
+    if (space->unit == RT_HOST) {
       if (fresh) memset(space->memory, 0, (size_t)rt->input_bytes[i]);
       else memcpy(space->memory, rt->input_host[i], (size_t)rt->input_bytes[i]);
       continue;
     }
-    rt_unit *u = unit_of(rt, space);
-    int32_t code = fresh ? clear(u, space, rt->input_bytes[i]) : rt_unit_upload(u, start_of(space), rt->input_host[i], (size_t)rt->input_bytes[i], 1);
-    if (code) return failed(rt, u, "upload of an input", code);
+    rt_unit *u = rt_unit_of(rt, space);
+    int32_t code = fresh ? clear(u, space, rt->input_bytes[i]) : rt_unit_upload(u, rt_start_of(space), rt->input_host[i], (size_t)rt->input_bytes[i], 1);
+    if (code) return rt_device_failed(rt, u, "upload of an input", code);
   }
   return SMELT_OK;
 }
 
 int32_t rt_device_finish(smelt_rt *rt) {
   rt_device *d = rt->session->device;
+  rt_device_hide(rt);
   for (uint32_t i = 0; i < rt->entry->n_outputs; i++) {
     rt_output *out = &rt->outputs[i];
     rt_space *space = &d->spaces[output_space(rt, i)];
@@ -450,13 +413,13 @@ int32_t rt_device_finish(smelt_rt *rt) {
       if (status) return status;
       continue;
     }
-    if (space->unit == HOST) {
+    if (space->unit == RT_HOST) {
       memcpy(out->host, space->memory, (size_t)out->bytes);
       continue;
     }
-    rt_unit *u = unit_of(rt, space);
-    int32_t code = rt_unit_download(u, start_of(space), out->host, (size_t)out->bytes, 0);
-    if (code) return failed(rt, u, "download of an output", code);
+    rt_unit *u = rt_unit_of(rt, space);
+    int32_t code = rt_unit_download(u, rt_start_of(space), out->host, (size_t)out->bytes, 0);
+    if (code) return rt_device_failed(rt, u, "download of an output", code);
   }
   int32_t status = rt_device_wait(rt);
   if (!status) give_back(rt);
@@ -467,12 +430,13 @@ int32_t rt_device_wait(smelt_rt *rt) {
   for (uint32_t i = 0; i < rt->session->device->n_units; i++) {
     rt_unit *u = &rt->session->device->units[i];
     int32_t code = u->state ? rt_unit_finish(u) : 0;
-    if (code) return failed(rt, u, "waiting for the end", code);
+    if (code) return rt_device_failed(rt, u, "waiting for the end", code);
   }
   return SMELT_OK;
 }
 
 void rt_device_drain(smelt_rt *rt) {
+  rt_device_hide(rt);
   for (uint32_t i = 0; i < rt->session->device->n_units; i++)
     if (rt->session->device->units[i].state) rt_unit_forget(&rt->session->device->units[i]);
   give_back(rt);
@@ -486,90 +450,6 @@ void rt_device_clock(smelt_rt *rt, int on) {
 
 int64_t rt_device_elapsed(smelt_rt *rt, uint32_t unit) { return rt_unit_elapsed(&rt->session->device->units[unit - 1]); }
 
-/* ---- bytes ---- */
-static int32_t download(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes, const char *what) {
-  rt_space *space = space_of(rt, at);
-  if (space->unit == HOST) {
-    memcpy(to, (char *)space->memory + offset_of(at), (size_t)bytes);
-    return SMELT_OK;
-  }
-  rt_unit *u = unit_of(rt, space);
-  int32_t code = rt_unit_download(u, place_of(space, at), to, (size_t)bytes, 1);
-  return code ? failed(rt, u, what, code) : SMELT_OK;
-}
-
-/* stays: nothing of the run writes to `from` later. */
-static int32_t upload(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes, int stays, const char *what) {
-  rt_space *space = space_of(rt, at);
-  if (space->unit == HOST) {
-    memcpy((char *)space->memory + offset_of(at), from, (size_t)bytes);
-    return SMELT_OK;
-  }
-  rt_unit *u = unit_of(rt, space);
-  int32_t code = rt_unit_upload(u, place_of(space, at), from, (size_t)bytes, stays);
-  return code ? failed(rt, u, what, code) : SMELT_OK;
-}
-
-int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes) { return download(rt, at, to, bytes, "read of an element"); }
-int32_t rt_device_read_state(smelt_rt *rt, uint32_t state, void *to, uint64_t bytes) {
-  return download(rt, address(value_space(rt, state)), to, bytes, "read of a state");
-}
-int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t bytes) {
-  return upload(rt, at, from, bytes, 0, "write of an element");
-}
-
-/* All but the weights. */
-static int is_written(const smelt_rt *rt, uint32_t space) { return space >= rt->session->device->first_arena; }
-
-/* Where the host sees an address; NULL after rt_error. */
-static char *host_view(smelt_rt *rt, smelt_addr at) {
-  rt_space *space = space_of(rt, at);
-  if (space->unit == HOST) return (char *)space->memory + offset_of(at);
-  if (!space->mapped) {
-    rt_unit *u = unit_of(rt, space);
-    int32_t code = 0;
-    space->mapped = rt_unit_map(u, space->memory, (size_t)space->capacity, is_written(rt, number_of(at)), &code);
-    if (!space->mapped) {
-      rt_device_unmap(rt);
-      failed(rt, u, "mapping memory for the host", code);
-      return NULL;
-    }
-  }
-  return space->mapped + offset_of(at);
-}
-
-/* Is it an input at the host, which no run writes to? */
-static int is_input(const smelt_rt *rt, uint32_t space) {
-  return rt->session->device->spaces[space].unit == HOST && space >= rt->first_space && space - rt->first_space < rt->entry->n_inputs;
-}
-
-/* From one unit to another: through the host's view of where it comes from. */
-static int32_t cross(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
-  rt->session->crossings++;
-  rt->session->crossed_bytes += bytes;
-  if (space_of(rt, to)->unit == HOST) return download(rt, from, (char *)space_of(rt, to)->memory + offset_of(to), bytes, "copy to the host");
-  const char *host = host_view(rt, from);
-  if (!host) return SMELT_DEVICE;
-  int32_t status = upload(rt, to, host, bytes, is_input(rt, number_of(from)), "copy from another unit");
-  int32_t unmapped = rt_device_unmap(rt);
-  return status ? status : unmapped;
-}
-
-int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
-  rt_space *a = space_of(rt, to), *b = space_of(rt, from);
-  if (a->unit != b->unit) return cross(rt, to, from, bytes);
-  uint64_t distance = to > from ? (uint64_t)(to - from) : (uint64_t)(from - to);
-  if (a->unit == HOST || distance < bytes) { /* overlapping, which drivers refuse: on the host then */
-    char *target = host_view(rt, to), *source = target ? host_view(rt, from) : NULL;
-    if (!source) return SMELT_DEVICE;
-    memmove(target, source, (size_t)bytes);
-    return rt_device_unmap(rt);
-  }
-  rt_unit *u = unit_of(rt, a);
-  int32_t code = rt_unit_copy(u, place_of(a, to), place_of(b, from), (size_t)bytes);
-  return code ? failed(rt, u, "copy", code) : SMELT_OK;
-}
-
 /* ---- work ---- */
 int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups) {
   rt_device *d = rt->session->device;
@@ -578,11 +458,13 @@ int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t 
     return rt_error(rt, SMELT_INTERNAL, "kernel '%s' is for unit %d, model '%s' has %u; compile it again", desc->name, (int)desc->unit,
                     rt->model->name, (unsigned)rt->model->n_units);
   for (int32_t i = 0; i < desc->n_buffers; i++) {
-    const rt_space *space = space_of(rt, args[i]);
-    if (args[i] && space->unit != (uint32_t)desc->unit)
+    rt_space *space = rt_space_of(rt, args[i]);
+    if (args[i] && (space->unit != (uint32_t)desc->unit || args[i] < 0))
       return rt_error(rt, SMELT_INTERNAL, "kernel '%s' of unit %d gets memory of unit %u; compile the model again", desc->name, (int)desc->unit,
-                      (unsigned)space->unit);
-    d->places[i] = (smelt_place){space->memory, offset_of(args[i])};
+                      (unsigned)(args[i] < 0 ? RT_HOST : space->unit));
+    int32_t status = rt_space_use(rt, space);
+    if (status) return status;
+    d->places[i] = (smelt_place){space->memory, rt_offset_of(args[i])};
   }
   size_t lanes = desc->lane_count > 0 ? (size_t)desc->lane_count : 1, all;
   if (__builtin_mul_overflow((uint64_t)groups, lanes, &all) || all > SIZE_MAX / 2)
@@ -590,29 +472,5 @@ int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t 
                     desc->name, (long long)groups, (int)lanes);
   rt_unit *u = &d->units[desc->unit - 1];
   int32_t code = rt_unit_launch(u, id, d->places, args + desc->n_buffers, groups);
-  return code ? failed(rt, u, desc->name, code) : SMELT_OK;
-}
-
-int32_t rt_device_map(smelt_rt *rt, const int64_t *args, int32_t n_buffers, int32_t n_dims) {
-  for (int32_t i = 0; i < n_buffers; i++) {
-    char *host = args[i] && space_of(rt, args[i])->memory ? host_view(rt, args[i]) : NULL;
-    if (!host && args[i] && space_of(rt, args[i])->memory) return SMELT_DEVICE;
-    rt->session->mapped_args[i] = (int64_t)(intptr_t)host;
-  }
-  if (n_dims) memcpy(rt->session->mapped_args + n_buffers, args + n_buffers, (size_t)n_dims * sizeof *args);
-  return SMELT_OK;
-}
-
-int32_t rt_device_unmap(smelt_rt *rt) {
-  rt_device *d = rt->session->device;
-  int32_t status = SMELT_OK;
-  for (uint32_t i = 0; i < d->n_spaces; i++) {
-    rt_space *space = &d->spaces[i];
-    if (!space->mapped) continue;
-    rt_unit *u = unit_of(rt, space);
-    int32_t code = rt_unit_unmap(u, space->memory, space->mapped, (size_t)space->capacity, is_written(rt, i));
-    space->mapped = NULL;
-    if (code && !status) status = failed(rt, u, "unmapping memory", code);
-  }
-  return status;
+  return code ? rt_device_failed(rt, u, desc->name, code) : SMELT_OK;
 }

@@ -11,6 +11,13 @@ typedef struct {
   const int64_t *dims;
 } smelt_command;
 
+/* When bytes that come down are to be at the host: when `finish` returns, and not written there before, since what a device that hangs
+ * does later must not be seen; when `finish` returns, or as soon as the work before has ended, since the memory is the session's; at
+ * once, so that the call waits. */
+enum { SMELT_LAST = 0, SMELT_NOW = 1, SMELT_SOON = 2 };
+/* Not; while the host looks at some of it (from `map` to `unmap`) the unit has no work; or none that uses the same memory. */
+enum { SMELT_SHARES_NOT = 0, SMELT_SHARES_IDLE = 1, SMELT_SHARES_APART = 2 };
+
 /* Errors. A function that returns a code gives 0 for success, or the device's own number, which the runtime puts into its message
  * with the table's `codes`. One that returns a status has called rt_error. */
 struct smelt_driver {
@@ -31,13 +38,15 @@ struct smelt_driver {
   void *(*allocate)(void *state, size_t bytes, const void *contents, int32_t *code);
   void (*release)(void *state, void *memory);
 
-  /* In the order in which they are asked for, after and before the launches around them. wait: the bytes are there when it returns;
-   * else `host` stays as it is until `finish`. */
+  /* In the order in which they are asked for, after and before the launches around them. An upload that waits has read `host` when it
+   * returns; of one that does not, `host` stays as it is until `finish`. */
   int32_t (*upload)(void *state, void *memory, size_t offset, const void *host, size_t bytes, int wait);
+  /* wait: one of SMELT_LAST, SMELT_SOON, SMELT_NOW. */
   int32_t (*download)(void *state, void *memory, size_t offset, void *host, size_t bytes, int wait);
   /* Within the device; the ranges do not overlap. */
   int32_t (*copy)(void *state, void *to, size_t to_offset, void *from, size_t from_offset, size_t bytes);
-  /* The first `bytes` of a memory as the host sees them, after all work before; NULL and *code on failure. */
+  /* The first `bytes` of a memory as the host sees them, after all work before that uses it, until `unmap`, which stands before all work
+   * after it; NULL and *code on failure. */
   void *(*map)(void *state, void *memory, size_t bytes, int writes, int32_t *code);
   int32_t (*unmap)(void *state, void *memory, void *mapped);
 
@@ -47,6 +56,8 @@ struct smelt_driver {
   int32_t (*finish)(void *state);
 
   /* ---- optional, NULL where a device has no such thing ---- */
+  /* Whether the memory is the host's, so that `map` gives it itself and copies nothing: SMELT_SHARES_NOT, .. NULL: it is not. */
+  int32_t (*shares)(const void *state);
   /* Start what has been asked for since; NULL: each launch, copy and transfer starts when it is asked for. `finish`, `map` and
    * transfers that wait start it, too. */
   int32_t (*flush)(void *state);

@@ -21,7 +21,7 @@ static int32_t launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t gro
     rt_pool_run(&rt->session->pool, kernel->fn, args, groups, kernel->grain);
     return SMELT_OK;
   }
-  int32_t status = rt_device_map(rt, args, kernel->n_buffers, kernel->n_dims);
+  int32_t status = rt_device_map(rt, args, kernel->n_read, kernel->n_buffers, kernel->n_dims);
   if (status) return status;
   uint64_t callers = sm_swap_floats(rt->session->pool.floats);
   rt_pool_run(&rt->session->pool, kernel->fn, rt->session->mapped_args, groups, kernel->grain);
@@ -188,7 +188,7 @@ int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args, int32_t 
   int32_t status = rt->session->library_fn[id] ? SMELT_OK : load_library(rt, library, &rt->session->library_fn[id]);
   if (status) return status;
   if (rt->session->device) {
-    status = rt_device_map(rt, args, how->n_buffers, how->n_dims);
+    status = rt_device_map(rt, args, 0, how->n_buffers, how->n_dims);
     if (status) return status;
     status = how->call(rt, library, rt->session->library_fn[id], rt->session->mapped_args);
     int32_t unmapped = rt_device_unmap(rt);

@@ -261,12 +261,13 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
   if (rt_is_foreign(rt)) return rt_refuse("smelt_memory_stats: " RT_FOREIGN);
   const rt_traffic *traffic = &rt->session->traffic;
   *out = (smelt_memory){.weights_bytes = rt->model->weights_bytes, .allocations = rt->session->allocations, .runs = rt->session->runs,
-                        .crossings = rt->session->crossings, .crossed_bytes = rt->session->crossed_bytes, .launches = traffic->launches, .submits = traffic->submits,
+                        .crossings = rt->session->crossings, .crossed_bytes = rt->session->crossed_bytes, .shared = rt->session->shared,
+                        .shared_bytes = rt->session->shared_bytes, .launches = traffic->launches, .submits = traffic->submits,
                         .uploads = traffic->uploads, .uploaded_bytes = traffic->uploaded_bytes, .reads = traffic->reads,
                         .read_bytes = traffic->read_bytes, .waits = traffic->waits, .cache_hits = traffic->cache_hits,
                         .cache_misses = traffic->cache_misses};
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) {
-    out->arena_bytes += rt->session->arena_bytes[i];
+    out->arena_bytes += rt->session->arena_bytes[i] * (1 + (uint64_t)rt_device_mirrors(rt, i));
     out->arena_capacity += rt->session->arenas[i].capacity;
   }
   for (uint32_t e = 0; e < rt->model->n_entries; e++) {
@@ -279,7 +280,7 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
   }
   for (uint32_t v = 0; v < rt->model->n_variants; v++) {
     const rt_device *device = rt->session->ways[v].device;
-    out->arena_capacity += device ? rt_device_arena_capacity(rt, device) : 0;
+    out->arena_capacity += device ? rt_device_arena_capacity(device) : 0;
     out->state_capacity += device ? rt_device_state_capacity(rt, device) : 0;
   }
   return SMELT_OK;

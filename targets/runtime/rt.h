@@ -117,6 +117,7 @@ typedef struct {
   int pid; /* of the process that opened the session */
   uint64_t allocations, runs;
   uint64_t crossings, crossed_bytes; /* copies from one unit to another */
+  uint64_t shared, shared_bytes;     /* what was handed over without one */
   rt_traffic traffic;
   uint64_t random; /* where the numbers that runs draw have got to; 0: nowhere yet */
   const uint8_t *weights;
@@ -291,7 +292,7 @@ void rt_pool_run(rt_pool *pool, smelt_kernel_fn fn, const int64_t *args, int64_t
 void rt_pool_after_fork(rt_pool *pool); /* in a child the workers are gone: forget them */
 void rt_pool_close(rt_pool *pool);
 
-/* ---- device.c; every function may be called only when rt->device is set, but for open and launch ---- */
+/* ---- device.c and crossing.c; every function may be called only when rt->device is set, but for open and launch ---- */
 int32_t rt_device_open(smelt_rt *rt);
 void rt_device_close(smelt_rt *rt);
 int32_t rt_device_check(smelt_rt *rt);  /* can this process use it? */
@@ -314,7 +315,8 @@ int32_t rt_device_read_state(smelt_rt *rt, uint32_t state, void *to, uint64_t by
 /* In the memory of a unit; of that which has arena 0. */
 smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit);
 smelt_addr rt_device_first_weights(smelt_rt *rt);
-uint64_t rt_device_arena_capacity(const smelt_rt *rt, const rt_device *device); /* of any variant */
+int rt_device_mirrors(const smelt_rt *rt, uint32_t arena); /* has the host a copy of it? */
+uint64_t rt_device_arena_capacity(const rt_device *device); /* of any variant */
 uint64_t rt_device_state_capacity(const smelt_rt *rt, const rt_device *device);
 void rt_device_trim(smelt_rt *rt);
 int32_t rt_device_read(smelt_rt *rt, smelt_addr at, void *to, uint64_t bytes);
@@ -324,7 +326,8 @@ int32_t rt_device_new_tensor(smelt_rt *rt, rt_tensor *t);
 void rt_device_release_tensor(smelt_rt *rt, rt_tensor *t);
 /* One of the two may be NULL: then the bytes are the host's. Waits. */
 int32_t rt_device_copy_tensor(smelt_rt *rt, const rt_tensor *to, void *to_host, const rt_tensor *from, const void *from_host, uint64_t bytes);
-/* Host pointers for n_buffers addresses, then the dims unchanged, into rt->mapped_args; unmap gives them back. */
-int32_t rt_device_map(smelt_rt *rt, const int64_t *args, int32_t n_buffers, int32_t n_dims);
+/* Host pointers for n_buffers addresses, of which the first n_read are read alone, then the dims unchanged, into rt->mapped_args; unmap
+ * gives them back. */
+int32_t rt_device_map(smelt_rt *rt, const int64_t *args, int32_t n_read, int32_t n_buffers, int32_t n_dims);
 int32_t rt_device_unmap(smelt_rt *rt);
 #endif

@@ -52,8 +52,8 @@ void put_memory(worker *w, buffer *b) {
   memset(used, 0, sizeof used);
   w->api.memory_stats(w->session, &m);
   sys(NR_getrusage, 0, (long)used, 0, 0, 0, 0);
-  put_format(b, "{\"arena_bytes\":%u,\"arena_capacity\":%u,\"output_capacity\":%u,\"weights_bytes\":%u,\"allocations\":%u,\"runs\":%u,\"crossings\":%u,\"crossed_bytes\":%u",
-             m.arena_bytes, m.arena_capacity, m.output_capacity, m.weights_bytes, m.allocations, m.runs, m.crossings, m.crossed_bytes);
+  put_format(b, "{\"arena_bytes\":%u,\"arena_capacity\":%u,\"output_capacity\":%u,\"weights_bytes\":%u,\"allocations\":%u,\"runs\":%u,\"crossings\":%u,\"crossed_bytes\":%u,\"shared\":%u,\"shared_bytes\":%u",
+             m.arena_bytes, m.arena_capacity, m.output_capacity, m.weights_bytes, m.allocations, m.runs, m.crossings, m.crossed_bytes, m.shared, m.shared_bytes);
   put_format(b, ",\"launches\":%u,\"submits\":%u,\"uploads\":%u,\"uploaded_bytes\":%u,\"reads\":%u,\"read_bytes\":%u,\"waits\":%u,\"cache_hits\":%u,\"cache_misses\":%u",
              m.launches, m.submits, m.uploads, m.uploaded_bytes, m.reads, m.read_bytes, m.waits, m.cache_hits, m.cache_misses);
   put_format(b, ",\"state_capacity\":%u,\"resident_peak_kb\":%u,\"major_faults\":%u,\"preemptions\":%u}", m.state_capacity, U(used[4]), U(used[9]), U(used[17]));

@@ -55,7 +55,7 @@ typedef struct {
 } smelt_options;
 
 typedef struct {
-  uint64_t arena_bytes;      /* what the last run needed: the manifest's formulas, evaluated */
+  uint64_t arena_bytes;      /* what the last run needed: the manifest's formulas, evaluated, less what need not be copied */
   uint64_t arena_capacity;   /* high-water mark that the session holds */
   uint64_t output_capacity;  /* session-owned output memory */
   uint64_t weights_bytes;
@@ -63,6 +63,7 @@ typedef struct {
   uint64_t runs;
   uint64_t crossings;        /* copies from one unit of the device to another, by all runs */
   uint64_t crossed_bytes;    /* and their bytes */
+  uint64_t shared, shared_bytes; /* what was handed over instead, to or from a unit whose memory is the host's */
   uint64_t state_capacity;   /* of what runs leave for the next one, both buffers of each state */
   /* Units besides the CPU, by all runs: */
   uint64_t launches;         /* kernels started on them */

@@ -6,14 +6,18 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 14 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 15 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one entry of a session */
 
 /* An address in generated code is an int64: a pointer in a model that runs on the CPU alone; (space << 48 | byte offset) in one
  * with other units, where a space is one piece of memory at one unit (device.c). Generated code only ever adds byte offsets to
  * it. Weights, arenas and session-owned outputs start on 64 bytes at least; an input or a caller's output is aligned to its
- * element (the runtime copies one that is not). At a unit besides the CPU every buffer of a kernel starts on 64 bytes. */
+ * element (the runtime copies one that is not). At a unit besides the CPU every buffer of a kernel starts on 64 bytes.
+ *
+ * The sign says that a place at such a unit is meant as the host sees it: kernels of the CPU get no other address of the unit's. What
+ * lies there is the same once smelt_rt_copy has handed it over, from the one address to the other: where the unit's memory is the
+ * host's these are the same bytes, else the host has a copy of the space. */
 typedef int64_t smelt_addr;
 
 /* An address as a driver gets it. */
@@ -43,7 +47,8 @@ typedef struct {
   const char *name;
   smelt_kernel_fn fn;      /* CPU; on other units NULL, or what the driver calls */
   int32_t unit;            /* 0 the CPU, k the k-th of the model's units */
-  int32_t n_buffers;
+  int32_t n_buffers;       /* the first n_read of them are read alone */
+  int32_t n_read;
   int32_t n_dims;
   int32_t lane_count;      /* work-items of a group, 1 on the CPU */
   int32_t grain;           /* least groups that are worth a claim by a thread */
@@ -99,6 +104,8 @@ typedef struct {
   const smelt_check_desc *checks;
   /* The unit in whose memory each input and output is, one after the other; NULL: all at unit 1, if there is one. */
   const uint32_t *homes;
+  /* Whether the host looks at it there; NULL: at none. */
+  const uint32_t *seen;
   /* The most bytes that each input and output may take, whatever the dims are within their bounds, one after the other; 0: nobody
    * knows. NULL: of none. smelt_open reserves them where they are the session's, and those of arenas and states. */
   const uint64_t *most;
@@ -133,6 +140,7 @@ typedef struct smelt_model_desc {
   const smelt_library_desc *libraries;
   const smelt_unit_desc *units;    /* units 1 .. n_units */
   const uint32_t *homes;           /* the unit of each arena; NULL: all at unit 1, if there is one */
+  const uint32_t *seen;            /* whether the host looks at each arena there; NULL: at none */
   const uint64_t *most;            /* the most bytes of each arena, as those of tensors above */
   uint64_t weights_bytes;          /* 0: none; else the file has these, and then their hash */
   uint8_t weights_sha256[32];
@@ -173,7 +181,7 @@ int32_t smelt_rt_rounds(smelt_rt *rt, int64_t rounds);
 int64_t smelt_rt_random(smelt_rt *rt);
 /* Where the weights are in the memory of a unit. 0 on failure. */
 smelt_addr smelt_rt_weights(smelt_rt *rt, int32_t unit);
-/* Copy between two addresses, of one unit or of two. */
+/* Copy between two addresses, of one unit or of two; or hand over, from a place at a unit to how the host sees it, or back. */
 int32_t smelt_rt_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, int64_t bytes);
 /* An external library function was chosen for a node (library call): args as for a kernel. */
 int32_t smelt_rt_library(smelt_rt *rt, int32_t id, const int64_t *args, int32_t site);

@@ -15,7 +15,10 @@ int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number) {
   u->failed_kernel = NO_KERNEL;
   const char *steps = getenv("SMELT_DEVICE_STEPS");
   u->steps = steps && *steps && strcmp(steps, "0") != 0;
-  return u->driver->open(rt, number, &u->state);
+  u->epoch = 1;
+  int32_t status = u->driver->open(rt, number, &u->state);
+  u->shares = !status && u->driver->shares ? u->driver->shares(u->state) : SMELT_SHARES_NOT;
+  return status;
 }
 
 /* What a call of the driver told. */
@@ -126,6 +129,7 @@ static rt_part *find(rt_unit *u, int *same) {
 
 static int32_t wait_for(rt_unit *u) {
   u->queued = u->busy = 0, u->staged = 0;
+  u->epoch++;
   u->session->traffic.waits++;
   int32_t code = heard(u, u->driver->finish(u->state));
   if (!code) u->started = 0;
@@ -255,28 +259,32 @@ int32_t rt_unit_upload(rt_unit *u, smelt_place to, const void *host, size_t byte
 }
 
 int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes, int wait) {
-  int32_t code = wait ? begin(u) : flush(u);
+  int32_t code = wait == SMELT_NOW ? begin(u) : flush(u);
   if (code) return code;
   u->session->traffic.reads++, u->session->traffic.read_bytes += bytes;
-  u->session->traffic.waits += wait != 0;
+  u->session->traffic.waits += wait == SMELT_NOW;
   u->busy = 1;
-  return heard(u, u->driver->download(u->state, from.memory, (size_t)from.offset, host, bytes, wait));
+  if (wait == SMELT_SOON) u->queued = 1;
+  code = u->driver->download(u->state, from.memory, (size_t)from.offset, host, bytes, wait);
+  return heard(u, code || wait != SMELT_SOON ? code : start(u));
 }
 
 void *rt_unit_map(rt_unit *u, void *memory, size_t bytes, int writes, int32_t *code) {
   if ((*code = begin(u))) return NULL;
-  u->session->traffic.reads++, u->session->traffic.read_bytes += bytes;
-  u->session->traffic.waits++;
+  if (!u->shares) u->session->traffic.reads++, u->session->traffic.read_bytes += bytes;
+  u->session->traffic.waits += u->busy || !u->shares;
   void *host = u->driver->map(u->state, memory, bytes, writes, code);
   heard(u, *code);
   return host;
 }
 
 int32_t rt_unit_unmap(rt_unit *u, void *memory, void *mapped, size_t bytes, int writes) {
-  u->session->traffic.uploads += writes != 0, u->session->traffic.uploaded_bytes += writes ? bytes : 0;
+  if (writes && !u->shares) u->session->traffic.uploads++, u->session->traffic.uploaded_bytes += bytes;
   u->busy = 1;
   return heard(u, u->driver->unmap(u->state, memory, mapped));
 }
+
+int32_t rt_unit_start(rt_unit *u) { return heard(u, begin(u)); }
 
 int32_t rt_unit_finish(rt_unit *u) {
   int32_t code = begin(u), waited = u->busy ? wait_for(u) : 0, late = u->late;

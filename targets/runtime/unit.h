@@ -28,6 +28,8 @@ typedef struct {
   int32_t queued;        /* the driver has been given something since it was last told to start */
   int32_t busy;          /* it may be working */
   int32_t failed_kernel; /* which one a failure was about; -1: none */
+  int32_t shares;        /* SMELT_SHARES_NOT, .. */
+  uint64_t epoch;        /* 1, and how often everything has ended since */
   int32_t steps;         /* each kernel is waited for, so that a failure names it */
   int32_t hung;          /* it has not ended in time */
   uint32_t started;      /* steps since it was last known to be idle; the kernels of the first and the last of them */
@@ -46,9 +48,10 @@ int32_t rt_unit_launch(rt_unit *u, int32_t kernel, const smelt_place *places, co
 int32_t rt_unit_copy(rt_unit *u, smelt_place to, smelt_place from, size_t bytes);
 /* stays: the bytes at `host` stay as they are until rt_unit_finish. */
 int32_t rt_unit_upload(rt_unit *u, smelt_place to, const void *host, size_t bytes, int stays);
-int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes, int wait);
+int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes, int wait); /* SMELT_LAST, .. */
 void *rt_unit_map(rt_unit *u, void *memory, size_t bytes, int writes, int32_t *code);
 int32_t rt_unit_unmap(rt_unit *u, void *memory, void *mapped, size_t bytes, int writes);
+int32_t rt_unit_start(rt_unit *u);  /* what waits */
 int32_t rt_unit_finish(rt_unit *u); /* everything is done, or given up */
 void rt_unit_clock(rt_unit *u, int on);
 int64_t rt_unit_elapsed(rt_unit *u); /* ns of the launches since it was last asked, by the device's events; -1: nobody tells */

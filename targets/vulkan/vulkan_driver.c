@@ -12,8 +12,9 @@ static void destroy_piece(vk_unit *u, vk_piece *piece) {
   *piece = (vk_piece){0};
 }
 
-/* A buffer with memory of its own; 0 and *code on failure. */
-static int32_t create_piece(vk_unit *u, vk_piece *piece, uint64_t bytes, uint32_t type, int32_t *code) {
+/* A buffer with memory of its own, for staging, which the host sees, or not; 0 and *code on failure. */
+static int32_t create_piece(vk_unit *u, vk_piece *piece, uint64_t bytes, int for_staging, int32_t *code) {
+  uint32_t type = for_staging ? u->staging_type : u->memory_type;
   vk_buffer_create create = {.type = VK_BUFFER_CREATE, .bytes = (bytes + 15) / 16 * 16, .usage = VK_USAGE_ALL};
   *piece = (vk_piece){.bytes = create.bytes};
   *code = u->vk.vkCreateBuffer(u->device, &create, NULL, &piece->buffer);
@@ -24,7 +25,7 @@ static int32_t create_piece(vk_unit *u, vk_piece *piece, uint64_t bytes, uint32_
     *code = wants.types >> type & 1 ? u->vk.vkAllocateMemory(u->device, &allocate, NULL, &piece->memory) : VK_OUT_OF_DEVICE_MEMORY;
   }
   if (!*code) *code = u->vk.vkBindBufferMemory(u->device, piece->buffer, piece->memory, 0);
-  if (!*code && type == u->staging_type) {
+  if (!*code && (for_staging || u->visible)) {
     void *host = NULL;
     *code = u->vk.vkMapMemory(u->device, piece->memory, 0, VK_WHOLE_SIZE, 0, &host);
     piece->host = host;
@@ -40,7 +41,7 @@ static char *stage(vk_unit *u, uint64_t bytes, vk_object *buffer, uint64_t *offs
   if (!s || bytes > s->piece.bytes || at > s->piece.bytes - bytes) {
     s = calloc(1, sizeof *s);
     if (!s) return *code = VK_OUT_OF_HOST_MEMORY, NULL;
-    if (!create_piece(u, &s->piece, bytes > STAGING_BYTES ? bytes : STAGING_BYTES, u->staging_type, code)) return free(s), NULL;
+    if (!create_piece(u, &s->piece, bytes > STAGING_BYTES ? bytes : STAGING_BYTES, 1, code)) return free(s), NULL;
     s->next = u->staging;
     u->staging = s;
     at = 0;
@@ -220,7 +221,7 @@ static int32_t download(void *state, void *memory, size_t offset, void *host, si
   }
   u->reads[u->n_reads++] = (pending_read){.memory = m, .offset = offset, .bytes = bytes, .host = host};
   if (!m->piece.host && (code = settle_reads(u))) return u->n_reads--, code;
-  return waits ? wait(u) : 0;
+  return waits == SMELT_NOW ? wait(u) : 0;
 }
 
 static int32_t copy(void *state, void *to, size_t to_offset, void *from, size_t from_offset, size_t bytes) {
@@ -234,7 +235,7 @@ static void *allocate(void *state, size_t bytes, const void *contents, int32_t *
   vk_unit *u = state;
   vk_memory *m = calloc(1, sizeof *m);
   if (!m) return *code = VK_OUT_OF_HOST_MEMORY, NULL;
-  if (!create_piece(u, &m->piece, bytes, u->memory_type, code)) return free(m), NULL;
+  if (!create_piece(u, &m->piece, bytes, 0, code)) return free(m), NULL;
   if (contents && (*code = upload(u, m, 0, contents, bytes, 1))) {
     destroy_piece(u, &m->piece);
     return free(m), NULL;
@@ -255,7 +256,7 @@ static void *map(void *state, void *memory, size_t bytes, int writes, int32_t *c
   vk_memory *m = memory;
   if ((*code = wait(u))) return NULL;
   if (m->piece.host) return m->piece.host;
-  if (!create_piece(u, &m->view, bytes, u->staging_type, code)) return NULL;
+  if (!create_piece(u, &m->view, bytes, 1, code)) return NULL;
   m->view_writes = writes;
   if (!(*code = prepare(u))) {
     record_copy(u, m->view.buffer, 0, m->piece.buffer, 0, bytes);
@@ -278,6 +279,8 @@ static int32_t unmap(void *state, void *memory, void *mapped) {
   destroy_piece(u, &m->view);
   return code;
 }
+
+static int32_t shares(const void *state) { return ((const vk_unit *)state)->visible ? SMELT_SHARES_APART : SMELT_SHARES_NOT; }
 
 /* ---- launches ---- */
 /* The polynomial at *at, in the sizes of dims; UINT64_MAX where that is too large to tell. *at moves behind it. */
@@ -507,7 +510,7 @@ static int32_t create_commands(smelt_rt *rt, vk_unit *u) {
   vk_command_allocate allocate = {.type = VK_COMMAND_ALLOCATE, .pool = u->command_pool, .n = 1};
   if (!code) code = u->vk.vkAllocateCommandBuffers(u->device, &allocate, &u->commands);
   if (!code) code = u->vk.vkCreateFence(u->device, &fence, NULL, &u->fence);
-  if (!code) create_piece(u, &u->nothing, 64, u->memory_type, &code);
+  if (!code) create_piece(u, &u->nothing, 64, 0, &code);
   return code ? vk_failed(rt, u, "making a queue of commands", code) : SMELT_OK;
 }
 
@@ -563,6 +566,6 @@ static void close_unit(void *state) {
 
 const smelt_driver smelt_driver_vulkan = {
     .name = "Vulkan", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
-    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .launch = launch, .finish = finish, .flush = flush,
+    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish, .flush = flush,
     .clock = take_times, .elapsed = elapsed,
 };

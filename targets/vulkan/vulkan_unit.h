@@ -73,6 +73,7 @@ typedef struct {
   const smelt_model_desc *model;
   const smelt_unit_desc *desc;
   uint32_t unit, family, memory_type, staging_type, float_controls, most_bindings, most_lanes, most_groups[3];
+  int32_t visible; /* the host sees the device's memory */
   uint64_t most_range, alignment, most_rounds;
   vk_handle instance, physical, device, queue, commands;
   vk_object command_pool, fence, cache;
@@ -230,7 +231,8 @@ static void choose_memory(vk_unit *u, const vk_properties *p) {
   u->memory_type = UINT32_MAX;
   if (p->kind != VK_DISCRETE && weaker("visible", 1))
     u->memory_type = memory_type(&m, VK_DEVICE_LOCAL | VK_HOST_VISIBLE | VK_HOST_COHERENT, VK_HOST_CACHED);
-  if (u->memory_type != UINT32_MAX) u->staging_type = u->memory_type;
+  u->visible = u->memory_type != UINT32_MAX;
+  if (u->visible) u->staging_type = u->memory_type;
   else u->memory_type = memory_type(&m, VK_DEVICE_LOCAL, 0);
 }
 

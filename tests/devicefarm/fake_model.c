@@ -52,7 +52,7 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
   }
   *out = malloc(sizeof **out);
   memset(*out, 0, sizeof **out);
-  (*out)->memory = (smelt_memory){.arena_capacity = 11, .weights_bytes = 13, .crossings = 17, .crossed_bytes = 19, .state_capacity = 23,
+  (*out)->memory = (smelt_memory){.arena_capacity = 11, .weights_bytes = 13, .crossings = 17, .crossed_bytes = 19, .shared = 67, .shared_bytes = 71, .state_capacity = 23,
                                     .launches = 29, .submits = 31, .uploads = 37, .uploaded_bytes = 41, .reads = 43, .read_bytes = 47,
                                     .waits = 53, .cache_hits = 59, .cache_misses = 61};
   (*out)->error = "";

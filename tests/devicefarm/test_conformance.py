@@ -119,7 +119,8 @@ def test_the_sessions_memory_is_told_field_by_field(client: RunnerClient) -> Non
     """The model's numbers are all different, so that no name has another one's."""
     assert client.model is not None
     opened = dict.fromkeys(MEMORY_FIELDS, 0) | {
-        "arena_capacity": 11, "weights_bytes": 13, "crossings": 17, "crossed_bytes": 19, "state_capacity": 23,
+        "arena_capacity": 11, "weights_bytes": 13, "crossings": 17, "crossed_bytes": 19,
+        "shared": 67, "shared_bytes": 71, "state_capacity": 23,
         "launches": 29, "submits": 31, "uploads": 37, "uploaded_bytes": 41, "reads": 43, "read_bytes": 47,
         "waits": 53, "cache_hits": 59, "cache_misses": 61,
     }  # fmt: skip

@@ -28,9 +28,9 @@ class Checkout:
         for file in files:
             shutil.copy(file, folder)
 
-    def python(self, *words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        """Python in the copy, which it imports."""
-        env = {**os.environ, "PYTHONPATH": str(self.path)}
+    def python(self, *words: str, timeout: float = 300, **more: str) -> subprocess.CompletedProcess[str]:
+        """Python in the copy, which it imports. more: of the environment."""
+        env = {**os.environ, "PYTHONPATH": str(self.path), **more}
         return subprocess.run(
             [sys.executable, *words], cwd=self.path, env=env, capture_output=True, text=True,
             timeout=timeout, check=False,

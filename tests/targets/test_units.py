@@ -60,9 +60,13 @@ bundle = smelt.compile(folder + "/model.onnx", target, output=folder + "/bundle"
 session, rows = smelt.load(bundle), []
 for feed in pickle.load(open(folder + "/feeds", "rb")):
     before, outputs, after = session.memory(), session.run(None, feed), session.memory()
-    rows.append((outputs, after.crossings - before.crossings, after.crossed_bytes - before.crossed_bytes))
+    counted = ("crossings", "crossed_bytes", "shared", "shared_bytes")
+    rows.append((outputs, [getattr(after, name) - getattr(before, name) for name in counted]))
 pickle.dump((rows, bundle.manifest), open(folder + "/rows", "wb"))
 """
+OWN = {"SMELT_OPENCL_WEAK": "unified=0", "SMELT_VULKAN_WEAK": "visible=0"}
+"""Devices that share the host's memory play ones that do not."""
+SHARES = {"FAKE_SHARES": "apart"}
 TARGETS = [
     "x86+fake",
     pytest.param("x86+opencl", marks=needs_opencl),
@@ -70,6 +74,11 @@ TARGETS = [
     pytest.param("x86+fake+opencl", marks=needs_opencl),
     pytest.param("x86+vulkan", marks=needs_vulkan),
     pytest.param("x86+vulkan+opencl", marks=[needs_opencl, needs_vulkan]),
+]
+ENVS = [
+    pytest.param(OWN, id="own"),
+    pytest.param(SHARES, id="shared"),
+    pytest.param({"FAKE_SHARES": "idle"}, id="idle"),
 ]
 
 
@@ -83,19 +92,20 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 def crossed(
     sources: Checkout, folder: Path, model: onnx.ModelProto, target: str, place: Mapping[str, str],
-    feeds: Sequence[Feed],
-) -> tuple[dict[str, Any], list[tuple[int, int]]]:
-    """The manifest, and (copies between units, their bytes) of each run; outputs are ONNX Runtime's."""
+    feeds: Sequence[Feed], **env: str,
+) -> tuple[dict[str, Any], list[list[int]]]:
+    """The manifest, and of each run: copies between units, their bytes, and what was handed over without
+    one, its bytes; outputs are ONNX Runtime's."""
     onnx.save(model, str(folder / "model.onnx"))
     (folder / "feeds").write_bytes(pickle.dumps(list(feeds)))
-    done = sources.python("-c", SCRIPT, str(folder), target, json.dumps(place))
+    done = sources.python("-c", SCRIPT, str(folder), target, json.dumps(place), **env)
     assert done.returncode == 0, done.stderr
     rows, manifest = pickle.loads((folder / "rows").read_bytes())
     oracle = runtime_session(model)
-    for feed, (found, _, _) in zip(feeds, rows, strict=True):
+    for feed, (found, _) in zip(feeds, rows, strict=True):
         for got, want in zip(found, oracle.run(None, dict(feed)), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
-    return manifest, [(copies, size) for _, copies, size in rows]
+    return manifest, [counts for _, counts in rows]
 
 
 def weighted(text: str) -> onnx.ModelProto:
@@ -120,14 +130,24 @@ def others(target: str) -> tuple[str, str]:
     return devices[0], (*devices[1:], "cpu")[0]
 
 
+def counts(copies: int, size: int, shared: bool) -> list[int]:
+    """Of a run that moves so many values of these bytes between the host and units."""
+    moved = [copies, copies * size]
+    return [0, 0, *moved] if shared else [*moved, 0, 0]
+
+
+@pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("target", TARGETS)
-def test_kernels_alternate(target: str, sources: Checkout, tmp_path: Path) -> None:
+def test_kernels_alternate(
+    target: str, env: Mapping[str, str], sources: Checkout, tmp_path: Path
+) -> None:
     usual, other = others(target)
     feeds = rows_of(1, 5, 33, 5)
     place = {"one": other, "three": other}
-    manifest, crossings = crossed(sources, tmp_path, weighted(CHAIN), target, place, feeds)
-    # a goes there, p back, b there: it is read by two
-    assert crossings == [(3, 3 * 96 * len(f["x"])) for f in feeds]
+    manifest, crossings = crossed(sources, tmp_path, weighted(CHAIN), target, place, feeds, **env)
+    # a goes there, p back, b there: it is read by two. From one device to another they are copied.
+    shared = env is not OWN and other == "cpu"
+    assert crossings == [counts(3, 96 * len(f["x"]), shared) for f in feeds]
     ways = [(t["name"], t["from"], t["to"]) for t in manifest["transfers"]]
     assert ways == [("a", other, usual), ("p", usual, other), ("b", other, usual)]
     assert {parse_dim(t["bytes"]).evaluate({"n": 5}) for t in manifest["transfers"]} == {480}
@@ -135,13 +155,17 @@ def test_kernels_alternate(target: str, sources: Checkout, tmp_path: Path) -> No
     assert [manifest[side][0]["unit"] for side in ("inputs", "outputs")] == [other, usual]
 
 
+@pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_loop_crosses_at_each_round(target: str, sources: Checkout, tmp_path: Path) -> None:
+def test_a_loop_crosses_at_each_round(
+    target: str, env: Mapping[str, str], sources: Checkout, tmp_path: Path
+) -> None:
     _, other = others(target)
     feeds = [{**f, "k": np.array(k)} for k, f in enumerate(rows_of(5, 2, 7, 5), 1)]
-    _, crossings = crossed(sources, tmp_path, weighted(LOOP), target, {"two": other}, feeds)
+    _, crossings = crossed(sources, tmp_path, weighted(LOOP), target, {"two": other}, feeds, **env)
     # h goes there and p back, in each round
-    assert crossings == [(2 * int(f["k"]), 2 * int(f["k"]) * 96 * len(f["x"])) for f in feeds]
+    shared = env is not OWN and other == "cpu"
+    assert crossings == [counts(2 * int(f["k"]), 96 * len(f["x"]), shared) for f in feeds]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -154,22 +178,25 @@ def test_all_on_one_unit(target: str, sources: Checkout, tmp_path: Path) -> None
         folder = tmp_path / name
         folder.mkdir()
         manifest, crossings = crossed(sources, folder, weighted(CHAIN), target, place, rows_of(3, 4))
-        assert crossings == [(0, 0)] * 2 and manifest["transfers"] == []
+        assert crossings == [[0] * 4] * 2 and manifest["transfers"] == []
         assert {k["unit"] for k in manifest["kernels"]} == {unit}
         sizes.append(manifest["weights"]["bytes"])
     assert sizes == [8192, 8192]
 
 
+@pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("target", TARGETS)
-def test_any_kernel_anywhere(target: str, seed: int, sources: Checkout, tmp_path: Path) -> None:
+def test_any_kernel_anywhere(
+    target: str, seed: int, env: Mapping[str, str], sources: Checkout, tmp_path: Path
+) -> None:
     """Branches and loops in each other, whose kernels are anywhere by their names."""
     units = ["cpu", *target.split("+")[1:]]
     rng = np.random.default_rng(seed)
     letters = {f"{c}*": units[rng.integers(len(units))] for c in "abcdefghijklmnopqrstuvwxyz"}
     numbers = {f"*_{k}": units[rng.integers(len(units))] for k in range(2, 20)}
     feeds = [flow_feeds(k, n) for k, n in enumerate((2, 5, 1, 5))]
-    crossed(sources, tmp_path, flow_model(seed), target, {**numbers, **letters}, feeds)
+    crossed(sources, tmp_path, flow_model(seed), target, {**numbers, **letters}, feeds, **env)
 
 
 def test_an_unknown_unit(sources: Checkout, tmp_path: Path) -> None:

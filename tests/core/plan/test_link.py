@@ -10,6 +10,7 @@ from smelt.core.ir.graph import Module
 from smelt.core.ir.text import parse_module
 from smelt.core.ir.verify import verify
 from smelt.core.plan.link import Linked, link
+from smelt.core.plan.stages import Home
 
 HALF, TWICE = "x[i] * 0.5:f32", "x[i] * 2.0:f32"
 
@@ -75,7 +76,7 @@ def test_working_memory_has_the_bound_of_the_largest() -> None:
     small, large = module(16, a=HALF, b=TWICE), module(1024, a=HALF, b=TWICE)
     bounds = [linked(main=m).most[0] for m in (small, large)]
     whole = linked(small=small, large=large)
-    assert [e.arenas for e in whole.entries] == [(0,), (0,)] and whole.homes == (0,)
+    assert [e.arenas for e in whole.entries] == [(0,), (0,)] and whole.homes == (Home(0),)
     assert whole.most == (max(n for n in bounds if n is not None),) and bounds[0] != bounds[1]
 
 

@@ -15,18 +15,18 @@ from onnx import TensorProto, helper, numpy_helper
 from smelt.compiler import compile_here
 from smelt.core.dim import Facts, sym, to_dim
 from smelt.core.plan.lifetime import Storage
-from smelt.core.plan.stages import ArenaStage, assign
+from smelt.core.plan.stages import ArenaStage, Home, assign
 from smelt.driver import Request
 from smelt.session import load
 
-Row = tuple[int, int, list[Storage]]
+Row = tuple[int, Home, list[Storage]]
 SAMPLE = {"small": 64, "large": 6400, "n": 6400, "k": 640}
 
 
-def row(at: int, last: int, size: int | str = 64, unit: int = 0) -> Row:
+def row(at: int, last: int, size: int | str = 64, unit: int = 0, seen: bool = False) -> Row:
     """A stage that becomes known at a position, of one storage that is read until another."""
     bytes_ = to_dim(size) if isinstance(size, int) else sym(size)
-    return at, unit, [Storage(f"s{at}.{unit}", bytes_, at + 1, last)]
+    return at, Home(unit, seen), [Storage(f"s{at}.{unit}", bytes_, at + 1, last)]
 
 
 def stages(
@@ -61,7 +61,7 @@ def test_what_is_read_at_the_position_is_kept(last: int, found: int, keep: bool)
 
 def test_an_arena_grows_under_what_lives() -> None:
     """Less than one of its own would take: the end of what is dead is free."""
-    early = 2, 0, [Storage("kept", sym("small"), 3, 9), Storage("dead", sym("k"), 3, 4)]
+    early = 2, Home(0), [Storage("kept", sym("small"), 3, 9), Storage("dead", sym("k"), 3, 4)]
     *_, first, second = found = stages(row(-1, 50), early, row(5, 7, "k"))
     assert [s.arena for s in found] == [0, 1, 1]
     assert (first.keep, second.keep) == (False, True)
@@ -73,11 +73,11 @@ def test_an_arena_grows_under_what_lives() -> None:
 
 def test_what_is_smaller_lies_below() -> None:
     """k <= n: it fits where the n bytes were, under what goes on living."""
-    high = 2, 0, [Storage("low", sym("n"), 3, 4), Storage("high", sym("small"), 4, 9)]
+    high = 2, Home(0), [Storage("low", sym("n"), 3, 4), Storage("high", sym("small"), 4, 9)]
     assert numbers(row(-1, 50), high, row(5, 7, "k")) == [0, 1, 1]
     assert stages(row(-1, 50), high, row(5, 7, "k"))[-1].plan.offsets["s5.0"] != to_dim(0)
     # an order in which the larger is first: nothing crosses, so nothing is put lowest
-    early = -1, 0, [Storage("low", sym("n"), 0, 1), Storage("high", sym("small"), 1, 9)]
+    early = -1, Home(0), [Storage("low", sym("n"), 0, 1), Storage("high", sym("small"), 1, 9)]
     facts = sized().with_upper("k", sym("n"))
     late = stages(early, row(2, 5, "k"), facts=facts)[-1]
     assert (late.arena, late.plan.offsets["s2.0"]) == (0, to_dim(0))
@@ -93,6 +93,13 @@ def test_the_first_arena_stays_as_it_is() -> None:
 def test_units_share_nothing() -> None:
     late = row(2, 3, "k", unit=1), row(4, 6, "k"), row(7, 9, "k", unit=1)
     assert numbers(row(-1, 50), *late) == [0, 1, 2, 1]
+
+
+def test_what_the_host_looks_at_is_apart() -> None:
+    """The host may have such an arena twice."""
+    late = row(2, 3, "k", unit=1), row(4, 6, "k", unit=1, seen=True), row(7, 9, "k", unit=1)
+    found = stages(row(-1, 50), *late)
+    assert [s.arena for s in found] == [0, 1, 2, 1] and [s.home.seen for s in found] == [0, 0, 1, 0]
 
 
 def test_a_chain_takes_turns() -> None:
@@ -132,20 +139,20 @@ DRAWN = st.lists(
 def test_nothing_lies_over_what_lives(drawn: Drawn, n: int, k: int, small: int) -> None:
     """Whatever the sizes are, as far as the facts hold; and each reserves as much as its own take."""
     keys = {(at, unit): own for at, unit, own in drawn}
-    early = -1, 0, [Storage("e0", sym("n"), 0, 3), Storage("e1", sym("small"), 2, 40)]
+    early = -1, Home(0), [Storage("e0", sym("n"), 0, 3), Storage("e1", sym("small"), 2, 40)]
     rows: list[Row] = [early]
     for (at, unit), own in sorted(keys.items()):
         held = [
             Storage(f"s{at}.{unit}.{m}", sym(name) * (m + 1), at + first, at + first + length)
             for m, (name, first, length) in enumerate(own)
         ]
-        rows.append((at, unit, held))
+        rows.append((at, Home(unit), held))
     rounds = [(4, 9), (15, 22)]
     found = stages(*rows, rounds=rounds, facts=sized().with_upper("k", sym("n")))
     assert sorted({s.arena for s in found}) == list(range(len({s.arena for s in found})))
     sizes = {"n": n, "k": min(n, k), "small": small}
     placed: list[tuple[ArenaStage, Storage, int, int]] = []
-    for stage, (_, unit, held) in zip(found, rows, strict=True):
+    for stage, (_, home, held) in zip(found, rows, strict=True):
         own = stage.plan.own.evaluate(sizes)
         for s in held:
             start = stage.plan.offsets[s.root].evaluate(sizes)
@@ -158,7 +165,7 @@ def test_nothing_lies_over_what_lives(drawn: Drawn, n: int, k: int, small: int) 
             placed.append((stage, s, start, end))
         for other in found[: found.index(stage)]:
             if other.arena == stage.arena:
-                assert other.unit == unit
+                assert other.home == home
                 assert not any(start < stage.at < end for start, end in rounds)
                 assert not any(start < other.at < end and stage.at < end for start, end in rounds)
 

@@ -1,5 +1,7 @@
 /* fake_driver.c: a device that runs on the CPU, for tests: its memory is behind a handle and its work waits in a queue until it is asked
- * for, as a GPU's does, so what forgets to copy, to wait or to keep its bytes reads something else. */
+ * for, as a GPU's does, so what forgets to copy, to wait or to keep its bytes reads something else. FAKE_SHARES=apart or idle: it says
+ * that its memory is the host's, which sees it between map and unmap alone, and ends the program where the device has work meanwhile
+ * that it must not have. */
 #include "driver.h"
 #include "rt.h"
 
@@ -16,11 +18,12 @@ enum { MOST_WORK = 64, MOST_ARGS = 64, POISON = 0x5A };
 typedef struct {
   size_t bytes;
   uint8_t *data;
+  int mapped;
 } fake_memory;
 
 typedef struct {
   enum { UPLOAD, DOWNLOAD, COPY, LAUNCH } kind;
-  fake_memory *a, *b;
+  fake_memory *a, *b, *used[MOST_ARGS]; /* of a launch */
   size_t at, from, bytes;
   const void *source;
   void *target;
@@ -30,6 +33,7 @@ typedef struct {
 
 typedef struct {
   const smelt_model_desc *model; /* whose kernel table has the functions */
+  int32_t shares, mapped;        /* mapped: how many memories are */
   uint32_t n_work;
   fake_work work[MOST_WORK];
 } fake_unit;
@@ -63,6 +67,8 @@ static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
     if (rt->model->kernels[i].unit == (int32_t)unit && !rt->model->kernels[i].fn) return rt_error(rt, SMELT_DEVICE, "fake: a kernel has no function");
   if (getenv("FAKE_BREAKS")) fake_breaks = number_in("FAKE_BREAKS"), fake_lost = getenv("FAKE_LOST") != NULL;
   if (getenv("FAKE_COMPILES") && compile(rt, unit)) return SMELT_DEVICE;
+  const char *shares = getenv("FAKE_SHARES");
+  u->shares = !shares ? SMELT_SHARES_NOT : strcmp(shares, "idle") ? SMELT_SHARES_APART : SMELT_SHARES_IDLE;
   if (getenv("FAKE_ALLOWS")) fake_allowed = number_in("FAKE_ALLOWS");
   return getenv("FAKE_REFUSES") ? rt_error(rt, SMELT_DEVICE, "fake: told to refuse") : SMELT_OK;
 }
@@ -93,8 +99,16 @@ static int32_t finish(void *state) {
   return broken ? BROKEN : 0;
 }
 
+/* What the host looks at is not the device's meanwhile. */
+static void check(const fake_unit *u, const fake_work *w) {
+  int seen = (w->a && w->a->mapped) || (w->b && w->b->mapped) || (u->shares == SMELT_SHARES_IDLE && u->mapped);
+  for (size_t i = 0; i < MOST_ARGS; i++) seen |= w->used[i] && w->used[i]->mapped;
+  if (seen) abort();
+}
+
 static int32_t queue(fake_unit *u, fake_work work, int wait) {
   if (breaks()) return BROKEN;
+  check(u, &work);
   if (u->n_work == MOST_WORK) run_all(u);
   u->work[u->n_work++] = work;
   if (wait) run_all(u);
@@ -108,11 +122,12 @@ static void *allocate(void *state, size_t bytes, const void *contents, int32_t *
   (void)state;
   if (!data) return free(m), *code = -1, NULL;
   for (size_t i = 0; i < bytes; i++) data[i] = contents ? ((const uint8_t *)contents)[i] : POISON;
-  *m = (fake_memory){bytes, data};
+  *m = (fake_memory){.bytes = bytes, .data = data};
   fake_allocations++;
   return m;
 }
 static void release(void *state, void *memory) {
+  if (((fake_memory *)memory)->mapped) abort();
   run_all(state);
   free(((fake_memory *)memory)->data);
   free(memory);
@@ -122,25 +137,37 @@ static int32_t upload(void *state, void *memory, size_t offset, const void *host
   return queue(state, (fake_work){.kind = UPLOAD, .a = memory, .at = offset, .source = host, .bytes = bytes}, wait);
 }
 static int32_t download(void *state, void *memory, size_t offset, void *host, size_t bytes, int wait) {
-  return queue(state, (fake_work){.kind = DOWNLOAD, .a = memory, .at = offset, .target = host, .bytes = bytes}, wait);
+  return queue(state, (fake_work){.kind = DOWNLOAD, .a = memory, .at = offset, .target = host, .bytes = bytes}, wait == SMELT_NOW);
 }
 static int32_t copy(void *state, void *to, size_t to_offset, void *from, size_t from_offset, size_t bytes) {
   return queue(state, (fake_work){.kind = COPY, .a = to, .b = from, .at = to_offset, .from = from_offset, .bytes = bytes}, 0);
 }
 
-/* A copy, as on a device with memory of its own. */
+/* A copy, as on a device with memory of its own; nobody can tell, but who looks at it after unmap. */
 static void *map(void *state, void *memory, size_t bytes, int writes, int32_t *code) {
-  uint8_t *seen = malloc(bytes);
+  fake_memory *m = memory;
+  fake_unit *u = state;
   (void)writes;
+  if (m->mapped || bytes > m->bytes) abort();
+  uint8_t *seen = malloc(m->bytes);
   if (!seen) return *code = -2, NULL;
-  if ((*code = download(state, memory, 0, seen, bytes, 1))) return free(seen), NULL;
+  if (breaks()) return *code = BROKEN, free(seen), NULL;
+  run_all(u);
+  memcpy(seen, m->data, m->bytes);
+  m->mapped = 1, u->mapped++;
   return seen;
 }
 static int32_t unmap(void *state, void *memory, void *mapped) {
-  int32_t code = upload(state, memory, 0, mapped, ((fake_memory *)memory)->bytes, 1);
+  fake_memory *m = memory;
+  fake_unit *u = state;
+  int broken = breaks();
+  if (!m->mapped) abort();
+  if (!broken) run_all(u), memcpy(m->data, mapped, m->bytes);
+  m->mapped = 0, u->mapped--;
   free(mapped);
-  return code;
+  return broken ? BROKEN : 0;
 }
+static int32_t shares(const void *state) { return ((const fake_unit *)state)->shares; }
 
 /* A launch with its addresses, which are wrong once the memory is another one. */
 static int32_t prepare(const fake_unit *u, int32_t id, const smelt_place *buffers, const int64_t *dims, int64_t groups, fake_work *w) {
@@ -148,7 +175,7 @@ static int32_t prepare(const fake_unit *u, int32_t id, const smelt_place *buffer
   *w = (fake_work){.kind = LAUNCH, .id = id, .groups = groups};
   if (desc->n_buffers + desc->n_dims > MOST_ARGS) return -3;
   for (int32_t i = 0; i < desc->n_buffers; i++)
-    w->args[i] = buffers[i].memory ? (int64_t)(intptr_t)(((fake_memory *)buffers[i].memory)->data + buffers[i].offset) : 0;
+    w->used[i] = buffers[i].memory, w->args[i] = buffers[i].memory ? (int64_t)(intptr_t)(((fake_memory *)buffers[i].memory)->data + buffers[i].offset) : 0;
   for (int32_t i = 0; i < desc->n_dims; i++) w->args[desc->n_buffers + i] = dims[i];
   return 0;
 }
@@ -197,6 +224,6 @@ static void forget(void *state, void *list) {
 
 const smelt_driver smelt_driver_fake = {
     .name = "fake", .codes = "see fake_driver.c", .open = open_unit, .close = close_unit, .device = device, .allocate = allocate, .release = release,
-    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .launch = launch, .finish = finish,
+    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish,
     .flush = flush, .record = record, .submit = submit, .forget = forget,
 };
