@@ -245,6 +245,21 @@ def test_kernels_alternate_between_units(bundle: Path, flags: tuple[str, ...]) -
     assert run(program, bundle, FAKE_FORGETFUL="1") == "OK\n"  # a device without lists
 
 
+SEEN = ("seen.c", "fake_driver.c")
+
+
+@pytest.mark.parametrize("shares", [{}, {"FAKE_SHARES": "apart"}, {"FAKE_SHARES": "idle"}], ids=str)
+def test_the_host_looks_at_a_units_memory(bundle: Path, shares: dict[str, str]) -> None:
+    """It reads and writes what a unit does, in memory that grows, with copies and without; a unit's work on
+    what the host looks at ends the program. Where a call of the driver fails, nothing is left behind."""
+    program = build(bundle, *CHECKED, parts=SEEN)
+    assert run(program, bundle, **shares) == "OK\n"
+    said = [run(program, bundle, FAKE_BREAKS=str(k), **shares) for k in range(1, 40)]
+    assert sum("failed with code -9" in s for s in said) > 20, said
+    wrong = build(bundle, *CHECKED, "-DWRONG_SIDE", parts=SEEN)
+    assert "kernel 'triple' of unit 1 gets memory of unit 0" in run(wrong, bundle, **shares)
+
+
 def test_what_is_bounded_is_reserved_at_units(bundle: Path) -> None:
     """No run asks a driver for memory, nor the system; what a unit does not have is told at open."""
     program = build(bundle, *CHECKED, "-DBOUNDED", parts=TWO_UNITS)
