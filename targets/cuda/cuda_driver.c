@@ -483,7 +483,7 @@ static int32_t unmap(void *state, void *memory, void *mapped) {
   return code;
 }
 
-static int32_t shares(const void *state) { return ((const cu_unit *)state)->integrated ? SMELT_SHARES_IDLE : SMELT_SHARES_NOT; }
+static int32_t shares(const void *state) { return ((const cu_unit *)state)->integrated ? SMELT_SHARES_IDLE : SMELT_READS_WAIT; }
 
 /* ---- work ---- */
 /* A kernel's parameters are int64 in order: the address of each buffer, each dim, the number of the launch's first group. From 512 on

@@ -55,12 +55,24 @@ int32_t rt_space_use(smelt_rt *rt, rt_space *space) {
 
 void rt_device_hide(smelt_rt *rt) {
   rt_device *d = rt->session->device;
-  for (uint32_t i = 0; i < d->n_spaces && d->n_shown; i++) {
+  for (uint32_t i = 0; i < d->n_spaces; i++) {
     rt_space *space = &d->spaces[i];
+    space->later = 0; /* nobody has read it */
     if (!space->shown) continue;
     rt_unit_unmap(rt_unit_of(rt, space), space->memory, space->shown, (size_t)space->capacity, 1);
     space->shown = NULL, d->n_shown--;
   }
+}
+
+/* Ask for what was left for later: before anything else is done at the host's copy, so that what nobody reads any more is over it, too. */
+static int32_t fetch(smelt_rt *rt, rt_space *space) {
+  rt_unit *u = rt_unit_of(rt, space);
+  uint64_t bytes = space->later;
+  if (!bytes) return SMELT_OK;
+  space->later = 0, space->coming = u->epoch;
+  char *host = (char *)space->mirror.data + space->later_at;
+  int32_t code = rt_unit_download(u, (smelt_place){space->memory, space->later_at}, host, (size_t)bytes, SMELT_SOON);
+  return code ? rt_device_failed(rt, u, "copy to the host", code) : SMELT_OK;
 }
 
 static int32_t settle(smelt_rt *rt, rt_unit *u) {
@@ -72,6 +84,7 @@ int32_t rt_space_quiet(smelt_rt *rt, rt_space *space) {
   if (space->unit == RT_HOST) return SMELT_OK;
   rt_unit *u = rt_unit_of(rt, space);
   if (space->shown) return hide(rt, space);
+  if (fetch(rt, space)) return SMELT_DEVICE;
   return space->mirror.data && (space->sent == u->epoch || space->coming == u->epoch) ? settle(rt, u) : SMELT_OK;
 }
 
@@ -96,7 +109,7 @@ static char *seen(smelt_rt *rt, rt_space *space, int writes) {
     if (!space->shown) rt_device_failed(rt, u, "mapping memory for the host", code);
     return space->shown;
   }
-  if ((space->coming == u->epoch || (writes && space->sent == u->epoch)) && settle(rt, u)) return NULL;
+  if (fetch(rt, space) || ((space->coming == u->epoch || (writes && space->sent == u->epoch)) && settle(rt, u))) return NULL;
   return mirror(rt, space);
 }
 
@@ -111,9 +124,12 @@ static int32_t hand_over(smelt_rt *rt, rt_space *space, smelt_addr at, uint64_t 
   }
   rt->session->crossings++, rt->session->crossed_bytes += bytes;
   char *host = mirror(rt, space);
-  if (!host) return SMELT_DEVICE;
+  if (!host || (down && fetch(rt, space))) return SMELT_DEVICE;
   host += rt_offset_of(at);
-  if (down) {
+  if (down && u->reads_wait) {
+    space->later_at = rt_offset_of(at), space->later = bytes;
+    code = rt_unit_start(u);
+  } else if (down) {
     code = rt_unit_download(u, rt_place_of(space, at), host, (size_t)bytes, SMELT_SOON);
     space->coming = u->epoch;
   } else {

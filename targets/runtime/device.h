@@ -14,6 +14,7 @@ typedef struct {
   /* As the host sees it: */
   char *shown;       /* mapped until the unit has work for it, where it shares its memory */
   rt_block mirror;   /* the host's own copy, where it does not */
+  uint64_t later_at, later; /* bytes that come down but have not been asked for yet, of a unit whose reads wait; and where */
   uint64_t sent, coming; /* rt_unit.epoch when bytes were last asked to go up from the mirror, and to come down to it */
   /* While a run uses a caller's tensor in its place: what is its own. */
   int32_t lent;

@@ -15,8 +15,9 @@ typedef struct {
  * does later must not be seen; when `finish` returns, or as soon as the work before has ended, since the memory is the session's; at
  * once, so that the call waits. */
 enum { SMELT_LAST = 0, SMELT_NOW = 1, SMELT_SOON = 2 };
-/* Not; while the host looks at some of it (from `map` to `unmap`) the unit has no work; or none that uses the same memory. */
-enum { SMELT_SHARES_NOT = 0, SMELT_SHARES_IDLE = 1, SMELT_SHARES_APART = 2 };
+/* Not; while the host looks at some of it (from `map` to `unmap`) the unit has no work; or none that uses the same memory; not, and every
+ * download waits for all work before it, so that it is asked for when its bytes are needed. */
+enum { SMELT_SHARES_NOT = 0, SMELT_SHARES_IDLE = 1, SMELT_SHARES_APART = 2, SMELT_READS_WAIT = 3 };
 
 /* Errors. A function that returns a code gives 0 for success, or the device's own number, which the runtime puts into its message
  * with the table's `codes`. One that returns a status has called rt_error. */
@@ -45,8 +46,8 @@ struct smelt_driver {
   int32_t (*download)(void *state, void *memory, size_t offset, void *host, size_t bytes, int wait);
   /* Within the device; the ranges do not overlap. */
   int32_t (*copy)(void *state, void *to, size_t to_offset, void *from, size_t from_offset, size_t bytes);
-  /* The first `bytes` of a memory as the host sees them, after all work before that uses it, until `unmap`, which stands before all work
-   * after it; NULL and *code on failure. */
+  /* The first `bytes` of a memory as the host sees them, after all work before, until `unmap`, which stands before all work after it;
+   * NULL and *code on failure. */
   void *(*map)(void *state, void *memory, size_t bytes, int writes, int32_t *code);
   int32_t (*unmap)(void *state, void *memory, void *mapped);
 

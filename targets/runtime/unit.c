@@ -18,6 +18,7 @@ int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number) {
   u->epoch = 1;
   int32_t status = u->driver->open(rt, number, &u->state);
   u->shares = !status && u->driver->shares ? u->driver->shares(u->state) : SMELT_SHARES_NOT;
+  if (u->shares == SMELT_READS_WAIT) u->shares = SMELT_SHARES_NOT, u->reads_wait = 1;
   return status;
 }
 
@@ -275,6 +276,7 @@ void *rt_unit_map(rt_unit *u, void *memory, size_t bytes, int writes, int32_t *c
   u->session->traffic.waits += u->busy || !u->shares;
   void *host = u->driver->map(u->state, memory, bytes, writes, code);
   heard(u, *code);
+  if (host) u->queued = u->busy = 0, u->staged = 0, u->started = 0, u->epoch++;
   return host;
 }
 

@@ -28,7 +28,8 @@ typedef struct {
   int32_t queued;        /* the driver has been given something since it was last told to start */
   int32_t busy;          /* it may be working */
   int32_t failed_kernel; /* which one a failure was about; -1: none */
-  int32_t shares;        /* SMELT_SHARES_NOT, .. */
+  int32_t shares;        /* SMELT_SHARES_NOT, .._IDLE, .._APART */
+  int32_t reads_wait;    /* downloads that can wait are asked for when somebody wants the bytes */
   uint64_t epoch;        /* 1, and how often everything has ended since */
   int32_t steps;         /* each kernel is waited for, so that a failure names it */
   int32_t hung;          /* it has not ended in time */

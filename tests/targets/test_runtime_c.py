@@ -248,7 +248,7 @@ def test_kernels_alternate_between_units(bundle: Path, flags: tuple[str, ...]) -
 SEEN = ("seen.c", "fake_driver.c")
 
 
-@pytest.mark.parametrize("shares", [{}, {"FAKE_SHARES": "apart"}, {"FAKE_SHARES": "idle"}], ids=str)
+@pytest.mark.parametrize("shares", [{}, *({"FAKE_SHARES": how} for how in ("apart", "idle", "not"))], ids=str)
 def test_the_host_looks_at_a_units_memory(bundle: Path, shares: dict[str, str]) -> None:
     """It reads and writes what a unit does, in memory that grows, with copies and without; a unit's work on
     what the host looks at ends the program. Where a call of the driver fails, nothing is left behind."""

@@ -7,7 +7,8 @@ A kernel runs on one unit and reads what lies there:
                                                   %b = call_kernel(%a.gpu) {kernel = "g"} : .. on "gpu"
 
 What crosses is moved once to each unit that reads it, before the outermost loop that reads it, and an input
-before anything runs. An input lies where it is read, at the CPU if the host or several units read it. What
+before anything runs. What goes to the host sets out where it is made, so that the host works while the unit
+does, until it reads it. An input lies where it is read, at the CPU if the host or several units read it. What
 a loop carries or a branch gives lies where the body or the first arm makes it. Weights are at every unit that
 reads them. What the host reads of fed integers it makes itself (hosted.py).
 
@@ -278,9 +279,18 @@ class _Scope:
             self.nodes.insert(self.early, Node("transfer", (ref,), moved))
             self.early += 1
         else:
-            self.add(Node("transfer", (ref,), moved, origin=maker.origin if maker else ""))
+            self.move(Node("transfer", (ref,), moved, origin=maker.origin if maker else ""))
         self.moved[ref, unit] = name
         return name
+
+    def move(self, n: Node) -> None:
+        """A transfer: of what this scope makes and the host reads, right behind the node that makes it."""
+        at = len(self.nodes)
+        self.add(n)
+        if n.unit != CPU or n.inputs[0] not in self.values:
+            return
+        made = (k for k in range(at - 1, -1, -1) if any(v.name == n.inputs[0] for v in self.nodes[k].outputs))
+        self.nodes.insert(next(made, at - 1) + 1, self.nodes.pop())
 
     def free(self, name: Ref) -> Ref:
         """The name, longer where it is taken."""

@@ -156,6 +156,14 @@ def test_one_unit_moves_nothing() -> None:
     assert {v.name: v.unit for v in after.main.inputs} == {"%x": "gpu", "%k": "cpu", "%q": "cpu"}
 
 
+def test_what_the_host_reads_sets_out_where_it_is_made() -> None:
+    """Kernels of the host between there and its reader do not wait for it."""
+    after = placed(CHAIN, ("g*", "cpu"), unit="gpu")
+    nodes = list(after.main.nodes)
+    sent = [k for k, n in enumerate(nodes) if n.op == "transfer" and n.unit == "cpu"]
+    assert sent and all(nodes[k].inputs[0] in {v.name for v in nodes[k - 1].outputs} for k in sent)
+
+
 def test_an_edge_crosses_once() -> None:
     """%v is read by three kernels at the other unit, through a view: the value moves, not the view."""
     after = placed(CHAIN, ("g", "gpu"), ("*", "cpu"))

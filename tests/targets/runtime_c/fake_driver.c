@@ -1,7 +1,7 @@
 /* fake_driver.c: a device that runs on the CPU, for tests: its memory is behind a handle and its work waits in a queue until it is asked
  * for, as a GPU's does, so what forgets to copy, to wait or to keep its bytes reads something else. FAKE_SHARES=apart or idle: it says
  * that its memory is the host's, which sees it between map and unmap alone, and ends the program where the device has work meanwhile
- * that it must not have. */
+ * that it must not have; not: its downloads wait for what is before them. */
 #include "driver.h"
 #include "rt.h"
 
@@ -68,7 +68,10 @@ static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
   if (getenv("FAKE_BREAKS")) fake_breaks = number_in("FAKE_BREAKS"), fake_lost = getenv("FAKE_LOST") != NULL;
   if (getenv("FAKE_COMPILES") && compile(rt, unit)) return SMELT_DEVICE;
   const char *shares = getenv("FAKE_SHARES");
-  u->shares = !shares ? SMELT_SHARES_NOT : strcmp(shares, "idle") ? SMELT_SHARES_APART : SMELT_SHARES_IDLE;
+  u->shares = !shares                  ? SMELT_SHARES_NOT
+              : !strcmp(shares, "idle") ? SMELT_SHARES_IDLE
+              : !strcmp(shares, "not")  ? SMELT_READS_WAIT
+                                        : SMELT_SHARES_APART;
   if (getenv("FAKE_ALLOWS")) fake_allowed = number_in("FAKE_ALLOWS");
   return getenv("FAKE_REFUSES") ? rt_error(rt, SMELT_DEVICE, "fake: told to refuse") : SMELT_OK;
 }
