@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from smelt.importer.plugins import load_all
 
 load_all()  # what walks the tables of ops, sees the families as well
+gc.freeze()
+gc.set_threshold(200_000, 20, 20)  # as a compile's own process has it: a tenth of the tests' time
 
 GOLDEN = Path(__file__).parent / "golden"
 
