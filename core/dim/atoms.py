@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
-from weakref import WeakValueDictionary
 
 from smelt.core.dim.budget import DEGREE, TooLarge, check
-from smelt.core.forksafe import ForkSafe
+from smelt.core.dim.interned import Interned
 
 if TYPE_CHECKING:
     from smelt.core.dim.expr import Dim
@@ -27,6 +26,7 @@ class SymbolAtom:
     key: tuple[int, str]
     nodes: int = 1
     depth: int = 0
+    symbols: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -38,6 +38,7 @@ class FloorDiv:
     key: tuple[int, str]
     nodes: int = 1
     depth: int = 0
+    symbols: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -49,6 +50,7 @@ class Mod:
     key: tuple[int, str]
     nodes: int = 1
     depth: int = 0
+    symbols: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -59,6 +61,7 @@ class Min:
     key: tuple[int, str]
     nodes: int = 1
     depth: int = 0
+    symbols: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -69,6 +72,7 @@ class Max:
     key: tuple[int, str]
     nodes: int = 1
     depth: int = 0
+    symbols: frozenset[str] = frozenset()
 
 
 Atom: TypeAlias = SymbolAtom | FloorDiv | Mod | Min | Max
@@ -76,9 +80,7 @@ Mono: TypeAlias = tuple[tuple[Atom, int], ...]  # product of atom ** power, sort
 Poly: TypeAlias = dict[Mono, int]  # no zero coefficients
 Term: TypeAlias = tuple[int, Mono]
 
-_atoms: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
-LOCK: Final = ForkSafe()  # taken only to add to the tables of atoms and Dims
-
+_ATOMS: Final[Interned[tuple[object, ...], Atom]] = Interned()
 
 _RANK: Final[dict[type, int]] = {SymbolAtom: 0, FloorDiv: 1, Mod: 2, Min: 3, Max: 4}
 
@@ -86,18 +88,17 @@ _RANK: Final[dict[type, int]] = {SymbolAtom: 0, FloorDiv: 1, Mod: 2, Min: 3, Max
 def intern_atom(kind: Callable[..., Atom], *parts: object) -> Atom:
     """The one atom of this class with these fields; Dim.terms() is where others get theirs."""
     key = (kind, *parts)
-    found = _atoms.get(key)
-    if found is None:
-        from smelt.core.dim.present import ATOM_TEXT
+    known = _ATOMS.refs.get(key)
+    found = None if known is None else known()
+    if found is not None:
+        return found
+    from smelt.core.dim.present import ATOM_TEXT
 
-        bare = kind(*parts, (0, ""))
-        nodes, depth = _extent(bare)
-        check(0, nodes, depth)
-        key_of = (_RANK[bare.__class__], ATOM_TEXT[bare.__class__](bare))
-        atom = kind(*parts, key_of, nodes, depth)
-        with LOCK:
-            found = _atoms.setdefault(key, atom)
-    return found
+    bare = kind(*parts, (0, ""))
+    nodes, depth = _extent(bare)
+    check(0, nodes, depth)
+    key_of = (_RANK[bare.__class__], ATOM_TEXT[bare.__class__](bare))
+    return _ATOMS.add(key, kind(*parts, key_of, nodes, depth, _symbols(bare)))
 
 
 def _extent(atom: Atom) -> tuple[int, int]:
@@ -108,7 +109,7 @@ def _extent(atom: Atom) -> tuple[int, int]:
     return 1 + sum(x.nodes for x in parts), 1 + max(x.depth for x in parts)
 
 
-def atom_symbols(atom: Atom) -> frozenset[str]:
+def _symbols(atom: Atom) -> frozenset[str]:
     if isinstance(atom, SymbolAtom):
         return frozenset((atom.name,))
     if isinstance(atom, Min | Max):
@@ -123,9 +124,10 @@ def _atom_key(item: tuple[Atom, int]) -> tuple[int, str]:
     return item[0].key
 
 
+@lru_cache(CACHE)
 def mono_key(mono: Mono) -> tuple[object, ...]:
     """Sort key: graded lexicographic, highest degree first; the constant comes last."""
-    return (-sum(n for _, n in mono), tuple((a.key, -n) for a, n in mono))
+    return (-sum([n for _, n in mono]), tuple([(a.key, -n) for a, n in mono]))
 
 
 @lru_cache(CACHE)
@@ -159,5 +161,7 @@ def mono_gcd(m: Mono, n: Mono) -> Mono:
     """The largest monomial that divides both."""
     if not m or not n:
         return ()
+    if m == n:
+        return m
     other = dict(n)
-    return tuple((a, min(p, other[a])) for a, p in m if a in other)
+    return tuple([(a, min(p, other[a])) for a, p in m if a in other])

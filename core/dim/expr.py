@@ -16,11 +16,9 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias, final
-from weakref import WeakValueDictionary
 
 from smelt.core.dim.atoms import (
     CACHE,
-    LOCK,
     Atom,
     FloorDiv,
     Max,
@@ -30,7 +28,6 @@ from smelt.core.dim.atoms import (
     Poly,
     SymbolAtom,
     Term,
-    atom_symbols,
     intern_atom,
     mono_div,
     mono_gcd,
@@ -47,6 +44,7 @@ from smelt.core.dim.budget import (
     TooLarge,
     check,
 )
+from smelt.core.dim.interned import Interned
 
 
 class SupportsIndex(Protocol):
@@ -55,7 +53,7 @@ class SupportsIndex(Protocol):
     def __index__(self) -> int: ...
 
 
-_dims: WeakValueDictionary[frozenset[tuple[Mono, int]], Dim] = WeakValueDictionary()
+_DIMS: Final[Interned[frozenset[tuple[Mono, int]], Dim]] = Interned()
 
 
 @final
@@ -63,13 +61,14 @@ class Dim:
     """An immutable symbolic integer; `==` and hash agree with int for constants."""
 
     __slots__ = (
-        "__weakref__", "_hash", "_poly", "_sorted", "_symbols", "_terms", "_text", "const_or_none", "depth",
-        "nodes",
+        "__weakref__", "_hash", "_poly", "_primitive", "_sorted", "_symbols", "_terms", "_text",
+        "const_or_none", "depth", "nodes",
     )  # fmt: skip
     __array_ufunc__ = None  # NumPy scalars on the left leave the operation to us
 
     _poly: Poly
     _hash: int
+    _primitive: tuple[int, Dim | None, int] | None
     _sorted: tuple[tuple[Mono, int], ...] | None
     _symbols: frozenset[str] | None
     _terms: tuple[Term, ...] | None
@@ -103,7 +102,7 @@ class Dim:
         """The names of all symbols, those inside divisions and minima included."""
         found = self._symbols
         if found is None:
-            found = frozenset(n for m in self._poly for a, _ in m for n in atom_symbols(a))
+            found = frozenset().union(*[a.symbols for m in self._poly for a, _ in m])
             self._symbols = found
         return found
 
@@ -115,6 +114,19 @@ class Dim:
             found = tuple(sorted(items, key=item_key) if len(items) > 1 else items)
             self._sorted = found
         return found
+
+    def primitive(self) -> tuple[int, Dim, int]:
+        """(g, q, k) with self == g*q + k; q has no constant and no common factor. g is 0 for a number."""
+        found = self._primitive
+        if found is None:
+            k = self._poly.get((), 0)
+            moving = self._poly.items() if not k else [item for item in self._poly.items() if item[0]]
+            g = math.gcd(*[n for _, n in moving])
+            # itself is not noted: an object that holds itself stays until cycles are looked for
+            q = None if not k and g == 1 else make({m: n // g for m, n in moving})
+            found = self._primitive = g, q, k
+        g, q, k = found
+        return g, self if q is None else q, k
 
     def terms(self) -> tuple[Term, ...]:
         """The sum as (coefficient, ((atom, power), ...)) in the order that str prints; for emitters."""
@@ -139,7 +151,7 @@ class Dim:
                     if power != 1:
                         return None
                     found = True
-                elif name in atom_symbols(atom):
+                elif name in atom.symbols:
                     return None
                 else:
                     others.append((atom, power))
@@ -199,6 +211,9 @@ class Dim:
             if not hasattr(other, "__index__"):
                 return NotImplemented
             other = to_dim(other)
+        c = other.const_or_none
+        if c is not None:
+            return self if c == 1 else make({m: k * c for m, k in self._poly.items()} if c else {})
         poly: Poly = {}
         if len(self._poly) * len(other._poly) > MOST_PRODUCTS:
             raise TooLarge(f"{MOST_PRODUCTS} products of terms")
@@ -238,7 +253,10 @@ class Dim:
         total = 0
         for mono, k in self._poly.items():
             for atom, power in mono:
-                value = _EVALUATE[atom.__class__](atom, env)
+                if atom.__class__ is SymbolAtom:
+                    value = env[atom.name]
+                else:
+                    value = _EVALUATE[atom.__class__](atom, env)
                 k *= value if power == 1 else value**power
             total += k
         return total
@@ -246,13 +264,13 @@ class Dim:
     def substitute(self, mapping: Mapping[str, DimLike]) -> Dim:
         """All symbols of `mapping` replaced at once, and the result canonical again."""
         names = self.symbols
-        if not names or not mapping:
+        if names.isdisjoint(mapping):
             return self
-        if len(mapping) > len(names):
-            chosen = tuple((n, to_dim(mapping[n])) for n in sorted(names) if n in mapping)
-        else:
-            chosen = tuple((n, to_dim(mapping[n])) for n in sorted(mapping) if n in names)
-        return _substitute(self, chosen) if chosen else self
+        if len(names) == 1:
+            (name,) = names
+            return _substitute(self, ((name, to_dim(mapping[name])),))
+        some, others = (names, mapping) if len(mapping) > len(names) else (mapping, names)
+        return _substitute(self, tuple([(n, to_dim(mapping[n])) for n in sorted(some) if n in others]))
 
     # -- identity
 
@@ -312,8 +330,8 @@ def large(d: Dim) -> bool:
 def make(poly: Poly) -> Dim:
     """The one Dim of a polynomial without zero coefficients; the dict is given away. Raises TooLarge."""
     key = frozenset(poly.items())
-    found = _dims.get(key)
-    if found is not None:
+    known = _DIMS.refs.get(key)
+    if known is not None and (found := known()) is not None:
         return found
     nodes = depth = 0
     for mono, k in poly.items():
@@ -328,12 +346,11 @@ def make(poly: Poly) -> Dim:
     dim = object.__new__(Dim)
     dim.nodes, dim.depth = nodes, depth
     dim._poly = poly
-    dim._sorted = dim._symbols = dim._terms = dim._text = None
+    dim._primitive = dim._sorted = dim._symbols = dim._terms = dim._text = None
     value = poly.get(()) if poly else 0
     dim.const_or_none = value if len(poly) <= 1 else None
     dim._hash = hash(key) if dim.const_or_none is None else hash(value)
-    with LOCK:
-        return _dims.setdefault(key, dim)
+    return _DIMS.add(key, dim)
 
 
 # -- construction
@@ -670,7 +687,7 @@ def _substitute(dim: Dim, chosen: tuple[tuple[str, Dim], ...]) -> Dim:
     total = ZERO
     kept: Poly = {}
     for mono, k in dim._poly.items():
-        if not any(n in mapping for a, _ in mono for n in atom_symbols(a)):
+        if all(a.symbols.isdisjoint(mapping) for a, _ in mono):
             kept[mono] = k
             continue
         part = to_dim(k)

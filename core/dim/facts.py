@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, wraps
 from math import gcd, lcm
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from smelt.core.dim.atoms import FloorDiv, SymbolAtom
 from smelt.core.dim.budget import TooLarge
@@ -48,6 +48,30 @@ NO: Final = Truth.NO
 UNKNOWN: Final = Truth.UNKNOWN
 
 
+MOST_GROWN: Final = 200
+"""Facts with something more that one Facts keeps."""
+
+
+def _kept(grow: Callable[..., Facts]) -> Callable[..., Facts]:
+    """A with_... that makes the Facts of equal arguments once, so that the proofs inside serve whoever learns
+    the same again: each access in a loop, and each step of a schedule, enters the loop anew."""
+
+    @wraps(grow)
+    def kept(self: Facts, *args: Any) -> Facts:
+        grown: dict[Any, Facts] = self.__dict__.setdefault("_grown", {})
+        key = grow.__name__, *args
+        found = grown.get(key)
+        if found is None:
+            if len(grown) >= MOST_GROWN:
+                grown.clear()
+            found = grow(self, *args)
+            if found is not self:
+                grown[key] = found
+        return found
+
+    return kept
+
+
 @dataclass(frozen=True)
 class Facts:
     """Knowledge about symbols; every with_... gives a new Facts that knows more.
@@ -79,6 +103,7 @@ class Facts:
 
     # -- learning
 
+    @_kept
     def with_range(self, name: str, lo: int | None, hi: int | None) -> Facts:
         """lo <= name <= hi, None for unbounded.
 
@@ -101,6 +126,7 @@ class Facts:
                 more.__dict__["_solver"] = made
         return more
 
+    @_kept
     def with_divisor(self, name: str, d: int) -> Facts:
         """name % d == 0, for d > 0; several divisors add up to their least common multiple."""
         assert d > 0, f"divisor {d} of {name}"
@@ -112,6 +138,7 @@ class Facts:
             return self.with_equal(whole % d, 0)
         return replace(self, divisors={**self.divisors, name: lcm(d, self.divisors.get(name, 1))})
 
+    @_kept
     def with_upper(self, name: str, hi: DimLike) -> Facts:
         """name <= hi; hi may mention other symbols (the last index of a loop with a symbolic extent)."""
         bound = self.substitute(hi)
@@ -120,6 +147,7 @@ class Facts:
         more = replace(self, uppers={**self.uppers, name: _add(self.uppers.get(name, ()), bound)})
         return self._with_symbol(more, name, None, bound)
 
+    @_kept
     def with_lower(self, name: str, lo: DimLike) -> Facts:
         """name >= lo; lo may mention other symbols."""
         bound = self.substitute(lo)
@@ -131,6 +159,7 @@ class Facts:
         """0 <= name < extent: the variable of a loop."""
         return self.with_range(name, 0, None).with_upper(name, to_dim(extent) - 1)
 
+    @_kept
     def with_le(self, a: DimLike, b: DimLike) -> Facts:
         """a <= b, for any two Dims."""
         rest = self.substitute(to_dim(b) - a)

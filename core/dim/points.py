@@ -12,11 +12,13 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from smelt.core.dim.atoms import atom_symbols
 from smelt.core.dim.expr import Dim
 
 DEEPEST: Final = 40
 """Bounds that are followed from one symbol to the next; a later one is only checked."""
+
+MOST_APART: Final = 500
+"""Points that are kept apart from those that every question is asked at."""
 
 Corner: TypeAlias = tuple[int, float]
 """About how large a size without an upper bound is, and where between its bounds a symbol lies."""
@@ -44,6 +46,7 @@ class Points:
         self.ranges, self.uppers, self.lowers = ranges, uppers, lowers
         self.zeros, self.nonneg = zeros, nonneg
         self._points: tuple[_Point, ...] | None = None
+        self._apart: dict[tuple[frozenset[str], Corner], _Point | None] = {}
 
     def least(self, q: Dim, enough: float = -math.inf) -> float:
         """The least value of q at the points, or the first that is below `enough`; infinite without one."""
@@ -61,11 +64,26 @@ class Points:
     def _values(self, q: Dim) -> Iterator[int | None]:
         """At the points, and where what is added is small and what is taken away is large: as where a sum
         of parts is less than the whole, which has a name of its own."""
-        yield from (p.value(q) for p in self._points or ())
-        taken = {s for mono, k in q._poly.items() if k < 0 for atom, _ in mono for s in atom_symbols(atom)}
+        for p in self._points or ():
+            yield p.value(q)
+        taken = frozenset().union(
+            *[atom.symbols for mono, k in q._poly.items() if k < 0 for atom, _ in mono]
+        )
         for kind in _MOST:
+            apart = self._where(taken, kind)
+            yield None if apart is None else apart.value(q)
+
+    def _where(self, taken: frozenset[str], kind: Corner) -> _Point | None:
+        """Where what is taken away is at this corner; None where the equalities do not hold there. Questions
+        about the same symbols share it, unless one of them finds that the knowledge contradicts itself."""
+        key = taken, kind
+        found = self._apart.get(key)
+        if found.broken if found is not None else key not in self._apart:
+            if len(self._apart) > MOST_APART:
+                self._apart.clear()
             p = _Point(self, _LEAST, dict.fromkeys(taken, kind))
-            yield p.value(q) if p.holds() else None
+            found = self._apart[key] = p if p.holds() else None
+        return found
 
 
 class _Point:
@@ -85,9 +103,10 @@ class _Point:
 
     def value(self, q: Dim) -> int | None:
         """Of a Dim; None where it divides by 0 or the knowledge contradicts itself."""
-        for name in q.symbols:
-            if name not in self.values:
-                self._assign(name)
+        if not q.symbols <= self.values.keys():
+            for name in q.symbols:
+                if name not in self.values:
+                    self._assign(name)
         while self.later and not self.broken:
             self.broken = not self._within(self.later.pop())
         if self.broken:

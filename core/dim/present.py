@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from smelt.core.dim.atoms import (
+    CACHE,
     Atom,
     FloorDiv,
     Max,
@@ -22,7 +24,7 @@ from smelt.core.dim.atoms import (
     mono_key,
     mono_mul,
 )
-from smelt.core.dim.expr import Dim, make, to_dim
+from smelt.core.dim.expr import Dim, to_dim
 
 PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 # names that the parser takes for functions; as symbols they are quoted
@@ -54,39 +56,59 @@ def _find_remainder(poly: Poly) -> Poly | None:
                 continue
             others = mono_div(mono, ((atom, 1),))
             assert others is not None
-            for factor, y, divisor in _readings(atom, others, poly[mono]):
-                # factor * (y % divisor), spelt with //; it is there when each of its terms is
-                first = (make(factor) * y).sorted_items()  # those that are found without a division
-                if not all(_covers(poly.get(m, 0), k) for m, k in first if m and m != mono):
-                    continue
-                spelt = dict((make(factor) * (y - divisor * (y // divisor))).sorted_items())
-                if mono in spelt and all(_covers(poly.get(m, 0), k) for m, k in spelt.items() if m):
-                    return _replace(poly, spelt, factor, intern_atom(Mod, y, divisor))
+            for factor, coef, divisor in _readings(atom, others, poly[mono]):
+                y, remainder = _remainder(atom, divisor)
+                spelt = _spelt(poly, factor, coef, remainder)
+                if spelt is not None and mono in spelt:
+                    return _replace(poly, spelt, (factor, coef), intern_atom(Mod, y, divisor))
     return None
 
 
-def _readings(atom: FloorDiv, others: Mono, coef: int) -> list[tuple[Poly, Dim, Dim]]:
-    """Ways (factor, y, d) to read coef*others*atom as the -factor*d*(y//d) of a factor*(y % d)."""
+def _readings(atom: FloorDiv, others: Mono, coef: int) -> list[tuple[Mono, int, Dim]]:
+    """Ways (factor, k, d) to read coef*others*atom as the -k*factor*d*(y//d) of a k*factor*(y % d)."""
     c = atom.b.const_or_none
     if c is None:
         lead, k = atom.b.sorted_items()[0]
         left = mono_div(others, lead)
-        return [] if left is None or coef % k else [({left: -coef // k}, atom.a, atom.b)]
+        return [] if left is None or coef % k else [(left, -coef // k, atom.b)]
     # x//c is also (x//(c/d))//d for every d that divides c
-    both = math.gcd(c, coef)
+    return [(others, -coef // d, to_dim(d)) for d in _divisors(math.gcd(c, coef))]
+
+
+@lru_cache(1 << 10)
+def _divisors(n: int) -> tuple[int, ...]:
+    """Those above 1, the largest first."""
     # an upper end: a number of twenty digits is no size that anyone reads
-    divisors = [both // i for i in range(1, min(math.isqrt(both), MOST_TRIED) + 1) if both % i == 0]
-    divisors = sorted({*divisors, *(both // d for d in divisors)}, reverse=True)
-    return [({others: -coef // d}, atom.a // (c // d), to_dim(d)) for d in divisors if d > 1]
+    small = [n // i for i in range(1, min(math.isqrt(n), MOST_TRIED) + 1) if n % i == 0]
+    return tuple(d for d in sorted({*small, *(n // d for d in small)}, reverse=True) if d > 1)
+
+
+@lru_cache(CACHE)
+def _remainder(atom: FloorDiv, divisor: Dim) -> tuple[Dim, tuple[tuple[Mono, int], ...]]:
+    """y and the terms of y % divisor, spelt with //, where the atom is y//divisor."""
+    c, d = atom.b.const_or_none, divisor.const_or_none
+    y = atom.a if c is None or d is None else atom.a // (c // d)
+    return y, tuple((y - divisor * (y // divisor)).sorted_items())
+
+
+def _spelt(poly: Poly, factor: Mono, coef: int, remainder: tuple[tuple[Mono, int], ...]) -> Poly | None:
+    """The terms of coef*factor*remainder; None where one of them, but for a number, is not in poly."""
+    spelt: Poly = {}
+    for m, k in remainder:
+        mono = mono_mul(factor, m) if factor and m else factor or m
+        if mono and not _covers(poly.get(mono, 0), coef * k):
+            return None
+        spelt[mono] = coef * k
+    return spelt
 
 
 def _covers(have: int, want: int) -> bool:
     return have * want > 0 and abs(have) >= abs(want)
 
 
-def _replace(poly: Poly, spelt: Poly, factor: Poly, atom: Atom) -> Poly:
+def _replace(poly: Poly, spelt: Poly, factor: tuple[Mono, int], atom: Atom) -> Poly:
     result = dict(poly)
-    added = {mono_mul(m, ((atom, 1),)): k for m, k in factor.items()}
+    added = {mono_mul(factor[0], ((atom, 1),)): factor[1]}
     for change, sign in ((spelt, -1), (added, 1)):
         for m, k in change.items():
             result[m] = result.get(m, 0) + sign * k

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Final, TypeAlias
 
-from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, Mono, Poly, SymbolAtom, atom_symbols, mono_div
+from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, Mono, Poly, SymbolAtom, mono_div
 from smelt.core.dim.expr import (
     ONE,
     ZERO,
@@ -127,11 +127,7 @@ class Solver:
         constant = p.const_or_none
         if constant is not None:
             return constant
-        # p == g*q + k, so that multiples and shifts of one q share what is found
-        k = p._poly.get((), 0)
-        g, _ = common_factor(q := p - k)
-        if g > 1:
-            q = divide_terms(q, g, ())
+        g, q, k = p.primitive()  # multiples and shifts of one q share what is found
         enough = _ceil(want - k, g)
         if not self._depth:
             notes = self._notes(q)
@@ -201,7 +197,7 @@ class Solver:
             return best, True
         free = [m for m in q._poly if self._free(m) and _name(m) not in self._mentioned]
         if best == -INF and free:
-            others = {s for m in q._poly if m not in free for atom, _ in m for s in atom_symbols(atom)}
+            others = {s for m in q._poly if m not in free for atom, _ in m for s in atom.symbols}
             for mono in free:
                 low, high = self._mono_span(mono)
                 k = q._poly[mono]
@@ -259,7 +255,7 @@ class Solver:
 
     def span(self, atom: Atom) -> NumSpan:
         """The interval of an atom."""
-        later = self._later and not atom_symbols(atom).isdisjoint(self._later)
+        later = self._later and not atom.symbols.isdisjoint(self._later)
         spans = (self._own if later else self._shared).spans
         found = spans.get(atom)
         if found is not None:
@@ -505,7 +501,7 @@ def _bounds_from(
     """The given bounds and those that follow from n >= 0 for a symbol whose coefficient in n is 1 or -1."""
     above, below = dict(uppers), dict(lowers)
     for fact in nonneg:
-        seen = Counter(s for mono in fact._poly for s in {s for atom, _ in mono for s in atom_symbols(atom)})
+        seen = Counter(s for mono in fact._poly for s in {s for atom, _ in mono for s in atom.symbols})
         for mono, k in fact.sorted_items():
             if k not in (1, -1) or len(mono) != 1 or mono[0][1] != 1:
                 continue

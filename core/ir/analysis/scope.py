@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from smelt.core.dim import Dim, Facts, sym
@@ -12,6 +14,7 @@ from smelt.core.ir.kernel import (
     Block,
     Bound,
     Buffer,
+    DimParam,
     Expr,
     Kernel,
     Let,
@@ -34,8 +37,15 @@ Binder: TypeAlias = "Loop | Tiles | Block | Let | tuple[Axis, ...]"
 
 def kernel_facts(k: Kernel) -> Facts:
     """Ranges and divisors of the kernel's dims."""
+    return _facts_of(k.dims, threading.get_ident())
+
+
+@lru_cache(maxsize=16)
+def _facts_of(dims: tuple[DimParam, ...], thread: int) -> Facts:
+    """Kept from step to step of a schedule with the proofs inside; `thread`, because these serve one thread
+    at a time."""
     facts = Facts()
-    for d in k.dims:
+    for d in dims:
         facts = facts.with_range(d.name, d.low, d.high)
         if d.divisor > 1:
             facts = facts.with_divisor(d.name, d.divisor)
