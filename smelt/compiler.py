@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from smelt.core.ir.store import pack_weights
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import CPU, Machine
 from smelt.core.naming import Names, name_from
-from smelt.core.passes.context import asked
 from smelt.core.plan.link import Arranged, Linked, link
 from smelt.core.plan.program import HostProgram
 from smelt.core.plan.room import with_room
@@ -39,7 +38,16 @@ from smelt.manifest import build_manifest
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
 from smelt.request import OnProgress, Request
-from smelt.stages import PORTABLE, Compilation, imported, is_dump, resumed, resumed_request, shared_state
+from smelt.stages import (
+    PORTABLE,
+    Compilation,
+    imported,
+    is_dump,
+    lowered_together,
+    resumed,
+    resumed_request,
+    shared_state,
+)
 from smelt.targets.platform import TargetSpec, parse_target
 from smelt.targets.registry import cpu_target, default_unit, devices, machines
 from smelt.targets.toolchain import (
@@ -110,17 +118,12 @@ def lower(
     if request.state:
         begun = _with_room(request, begun)
     made: list[Finished] = []
-    variants = _variants(request, spec, default)
-    heads = {v.alike: v for v in reversed(variants)}
-    if len(heads) > 1 and all(c.place <= PORTABLE for c in begun.values()):
-        progress("optimise")
-        begun = {name: c.portable() for name, c in begun.items()}
-    lowered: dict[Hashable, Mapping[str, Compilation]] = {}
-    for v in reversed(variants):
-        if v.alike not in lowered:
-            lowered[v.alike] = _lowered(request, begun, heads[v.alike], progress)
-        made.insert(0, _finished(request, lowered[v.alike], v, progress))
-    progress("plan")  # the first variant was made last: its dumps are those that are kept
+    # the first variant is made last: its dumps are those that are kept
+    variants = _variants(request, spec, default)[::-1]
+    lowered = _lowered(request, begun, variants, progress)
+    for k, v in enumerate(variants):
+        made.insert(0, _finished(request, {name: cs[k] for name, cs in lowered.items()}, v, progress))
+    progress("plan")
     linked = link([(f.processor, _arranged(request, f.done)) for f in made])
     before = tuple(c.unscheduled for f in made for c in f.done.values())
     return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec, before)
@@ -134,11 +137,6 @@ class VariantSpec:
     level: TargetSpec
     units: Mapping[str, Machine]
     unit: str
-
-    @property
-    def alike(self) -> Hashable:
-        """What is equal for variants that are the same up to the schedule."""
-        return self.unit, tuple((name, asked(machine)) for name, machine in self.units.items())
 
 
 def _variants(request: Request, spec: TargetSpec, default: str) -> list[VariantSpec]:
@@ -179,12 +177,15 @@ class Finished:
 
 
 def _lowered(
-    request: Request, begun: Mapping[str, Compilation], v: VariantSpec, progress: OnProgress
-) -> dict[str, Compilation]:
-    """The compiles of the entries for a variant, and for those alike, up to the schedule. Raises SmeltError
-    where a processor or a device has already had a say."""
+    request: Request,
+    begun: Mapping[str, Compilation],
+    variants: Sequence[VariantSpec],
+    progress: OnProgress,
+) -> dict[str, list[Compilation]]:
+    """The compiles of each entry for the variants up to the schedule. Raises SmeltError where a processor or
+    a device has already had a say."""
     spec = parse_target(request.target)
-    alone = v.unit == CPU and bool(spec.devices)
+    alone = any(v.unit == CPU and spec.devices for v in variants)
     if (alone or spec.better or request.choose) and any(c.place > PORTABLE for c in begun.values()):
         raise SmeltError(
             "a dump has no passes left for several variants of the code", hint="compile the model's file"
@@ -192,11 +193,16 @@ def _lowered(
     done = {}
     for name, c in begun.items():
         with errors_about(name if request.entries else ""):
-            own = replace(c.request, place=()) if alone else c.request
-            own = replace(own, target=str(v.level)) if spec.better else own  # a dump is of one variant
-            own_tables = replace(c, request=own, halved=dict(c.halved), work=dict(c.work))
-            done[name] = own_tables.lowered(v.units, v.unit, progress)
+            own = [(_of_variant(c, v, spec), v.units, v.unit) for v in variants]
+            done[name] = lowered_together(own, progress)
     return done
+
+
+def _of_variant(c: Compilation, v: VariantSpec, spec: TargetSpec) -> Compilation:
+    """The compile before its first pass for a variant, with tables of its own."""
+    own = replace(c.request, place=()) if v.unit == CPU and spec.devices else c.request
+    own = replace(own, target=str(v.level)) if spec.better else own  # a dump is of one variant
+    return replace(c, request=own, halved=dict(c.halved), work=dict(c.work))
 
 
 def _finished(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -35,11 +35,11 @@ from smelt.core.manifest_schema import (
 )
 from smelt.core.naming import check_name, entry_part
 from smelt.core.package import package_of
-from smelt.core.passes.context import Context, Options
+from smelt.core.passes.context import Context, Options, nothing
 from smelt.core.passes.equivalence import NAIVE
 from smelt.core.passes.lowering import half
 from smelt.core.passes.lowering.lower import lower
-from smelt.core.passes.manager import Pass, run_pipeline
+from smelt.core.passes.manager import Pass, run_pipeline, run_together
 from smelt.core.passes.numerics import fast_parts
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.passes.quantized.quantize import quantized_products, quantized_summary
@@ -62,7 +62,7 @@ PASSES: Final = (*PIPELINE, SCHEDULE)
 
 _LOWERED: Final = 1 + [p.name for p in PASSES].index("lower")
 
-PORTABLE: Final = [p.name for p in PASSES].index("signs")
+PORTABLE: Final = [p.asks is nothing for p in PIPELINE].index(False)
 """So many passes come before the first that asks a machine: what a package has done (docs/portable.md)."""
 
 ANY_TARGET: Final = ""
@@ -128,13 +128,9 @@ class Compilation:
         """The compile after the pass of this name, which returned this module."""
         done = replace(self, module=module, place=after(self.place, name))
         if done.place == len(PIPELINE):
-            done._count_work(module)
+            done.work.clear()  # what an earlier variant had is not of this one
+            done.work.update(module_work(module))
         return done
-
-    def _count_work(self, module: Module) -> None:
-        """Before kernels are scheduled; what an earlier variant had is not of this one."""
-        self.work.clear()
-        self.work.update(module_work(module))
 
     def context(self, units: Mapping[str, Machine], default: str) -> Context:
         """The context of the passes. default: the unit that kernels run on unless placed elsewhere.
@@ -160,16 +156,8 @@ class Compilation:
     def lowered(
         self, units: Mapping[str, Machine], default: str, progress: Callable[[str], None]
     ) -> Compilation:
-        """The compile after those PASSES that come before the schedule. Machines of which `asked` says the
-        same get the same."""
-        end = len(PIPELINE)
-        if self.place > end:
-            return self
-        progress("optimise")
-        module = run_pipeline(self.module, PASSES[self.place : end], self.context(units, default))
-        verify(module, "lowered")  # 1 to 3 % of a compile; a size read too early would be a wrong answer
-        self._count_work(module)
-        return replace(self, module=module, place=end)
+        """The compile after those PASSES that come before the schedule."""
+        return lowered_together([(self, units, default)], progress)[0]
 
     def finished(
         self, units: Mapping[str, Machine], default: str, progress: Callable[[str], None]
@@ -187,6 +175,29 @@ class Compilation:
         context = self.context(units, default).with_(verify=False)
         module = run_pipeline(self.module, PASSES[self.place :], context)
         return replace(self, module=module, place=len(PASSES), unscheduled=before)
+
+
+def lowered_together(
+    variants: Sequence[tuple[Compilation, Mapping[str, Machine], str]], progress: Callable[[str], None]
+) -> list[Compilation]:
+    """Compiles of one module, each for its units and its default unit, after those PASSES that come before
+    the schedule. They share what is the same for all that the passes learn of their machines."""
+    first, end = variants[0][0], len(PIPELINE)
+    if first.place > end:
+        return [c for c, _, _ in variants]
+    progress("optimise")
+    contexts = [c.context(units, default) for c, units, default in variants]
+    modules = run_together(first.module, PASSES[first.place : end], contexts)
+    work: dict[int, Mapping[str, Any]] = {}
+    for module in {id(m): m for m in modules}.values():
+        verify(module, "lowered")  # 1 to 3 % of a compile; a size read too early would be a wrong answer
+        work[id(module)] = module_work(module)
+    done = []
+    for (c, _, _), module in zip(variants, modules, strict=True):
+        c.work.clear()  # what an earlier variant had is not of this one
+        c.work.update(work[id(module)])
+        done.append(replace(c, module=module, place=end))
+    return done
 
 
 class PassDumps:

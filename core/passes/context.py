@@ -38,15 +38,6 @@ class Options:
     flush: bool = False
 
 
-def asked(machine: Machine) -> Hashable:
-    """All that passes before the schedule may learn of a machine: what is equal for two, gets one module."""
-    vectors, costs = machine.vector_bits > 0, frozenset(machine.costs.items())
-    return (
-        vectors, machine.max_lanes, machine.cores, machine.cache_bytes, costs,
-        frozenset(depths(machine).items()),
-    )  # fmt: skip
-
-
 Hook: TypeAlias = Callable[[Module, str, Module], None]
 """(module before, name of the pass, module after): called after every pass."""
 
@@ -75,3 +66,36 @@ class Context:
     def from_environment(self) -> Context:
         """SMELT_DEBUG (any level) turns verification on."""
         return self.with_(verify=self.verify or os.environ.get("SMELT_DEBUG", "0") not in ("", "0"))
+
+
+# ---------------------------------------------------------------- what passes learn of it
+
+Asks: TypeAlias = Callable[[Context], Hashable]
+"""All that a pass may learn of a context, but for the options that every variant of a bundle shares: contexts
+for which it is equal get equal modules of the pass."""
+
+
+def nothing(ctx: Context) -> Hashable:
+    """Of a pass that does the same for every machine."""
+    return ()
+
+
+def vectors(ctx: Context) -> Hashable:
+    """Whether there are vectors, and the lanes of a group."""
+    return ctx.machine.vector_bits > 0, ctx.machine.max_lanes
+
+
+def byte_products(ctx: Context) -> Hashable:
+    """Which bytes instructions multiply, and how many products they sum."""
+    return frozenset(depths(ctx.machine).items())
+
+
+def costs(ctx: Context) -> Hashable:
+    """What scalar functions take, what is near, and how many work at once."""
+    m = ctx.machine
+    return m.max_lanes, m.cores, m.cache_bytes, frozenset(m.costs.items())
+
+
+def places(ctx: Context) -> Hashable:
+    """The units and what they are taken for, and the rules of the user."""
+    return ctx.unit, tuple((name, m.figures) for name, m in ctx.units.items()), ctx.options.place

@@ -9,7 +9,7 @@ from smelt.core.passes.cleanup.cse import cse
 from smelt.core.passes.cleanup.dce import dce
 from smelt.core.passes.cleanup.fold import fold
 from smelt.core.passes.cleanup.views import views
-from smelt.core.passes.context import Context
+from smelt.core.passes.context import Context, byte_products, costs, places, vectors
 from smelt.core.passes.lowering.fuse import explain, fuse
 from smelt.core.passes.lowering.half import half
 from smelt.core.passes.lowering.lower import lower
@@ -34,9 +34,10 @@ PIPELINE: tuple[Pass, ...] = (
     # that look at sizes
     Pass("checked", checked, level=0),
     Pass("quantize", quantize, kind=INTEGERS),  # before fold, which would make floats of quantised weights
-    Pass("signs", signs),  # after quantize, which makes products of u8 and i8; before canonical merges sums
+    # after quantize, which makes products of u8 and i8; before canonical merges sums
+    Pass("signs", signs, asks=byte_products),
     # after quantize, whose rules know dequantised blocks; before fold and canonical, which move their parts
-    Pass("words", words, kind=INTEGERS),
+    Pass("words", words, kind=INTEGERS, asks=byte_products),
     Pass("fold", fold, kind=SUMS),  # before canonical: rules look at constants
     # before patterns: they rely on constants on the right, no x - c
     Pass("canonical", canonical, kind=ROUNDING),
@@ -47,10 +48,11 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("expand", expand, level=0),  # after patterns: they see whole norms; before layout: it sees parts
     Pass("fold", fold, kind=SUMS),  # patterns and expansions leave constants to compute
     Pass("canonical", canonical, kind=ROUNDING),
-    Pass("layout", layout, kind=SUMS),  # before fuse: it decides what is read in which order
-    Pass("channels", channels),  # after layout, which brings channels last; before fuse, which joins the pads
+    Pass("layout", layout, kind=SUMS, asks=vectors),  # before fuse: it decides what is read in which order
+    # after layout, which brings channels last; before fuse, which joins the pads
+    Pass("channels", channels, asks=byte_products),
     # after layout, which brings channels last; before views and fuse, which look at what stays
-    Pass("winograd", winograd, level=2, kind=TRANSFORMS),
+    Pass("winograd", winograd, level=2, kind=TRANSFORMS, asks=vectors),
     # after layout, which makes views; before fuse, which they would stop
     Pass("views", views, kind=ROUNDING),
     # after layout and views, which would move its views to where they stop what fuses; before fuse
@@ -58,12 +60,12 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("cse", cse),  # layout makes the same transpose for every user
     Pass("dce", dce),
     Pass("libraries", libraries, kind=SUMS),  # before fuse: what a library does is no kernel's business
-    Pass("fuse", fuse, kind=WIDER, why=explain),
+    Pass("fuse", fuse, kind=WIDER, why=explain, asks=costs),
     Pass("lower", lower, level=0),
     # last: what one kernel keeps to itself needs no storage, so it stays f32
     Pass("half", half, level=0, kind=""),
     # kernels and what lies between them are settled
-    Pass("place", place, level=0, kind="", why=explain_places),
+    Pass("place", place, level=0, kind="", why=explain_places, asks=places),
 )
 
 
