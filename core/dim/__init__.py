@@ -1,5 +1,6 @@
 """Symbolic integers: canonical expressions, what is known about their symbols, and proofs about them.
 
+interned.py the tables in which equal ones are one object
 atoms.py   symbols, divisions, minima and maxima, and products of them
 expr.py    Dim: polynomials over atoms, and the rules that make them canonical
 present.py Dim -> terms and text; finds the `x % c` that a canonical form spells as x - c*(x//c)
@@ -12,7 +13,7 @@ solve.py   the lower bounds that proofs rest on
 from __future__ import annotations
 
 from smelt.core.dim.atoms import Atom, FloorDiv, Max, Min, Mod, SymbolAtom
-from smelt.core.dim.budget import TooLarge
+from smelt.core.dim.budget import TooLarge, large
 from smelt.core.dim.expr import (
     ONE,
     TWO,
@@ -23,16 +24,15 @@ from smelt.core.dim.expr import (
     ceildiv,
     dmax,
     dmin,
-    large,
     product,
     sole_atom,
     sym,
     to_dim,
-    value_at,
 )
 from smelt.core.dim.facts import NO, UNKNOWN, YES, Facts, Range, Truth
 from smelt.core.dim.parse import MAX_TEXT, dim_from_param, parse_dim
 from smelt.core.dim.parts import Parts, named_dims
+from smelt.core.dim.points import value_at
 
 __all__ = [
     "MAX_TEXT",

@@ -11,9 +11,12 @@ nodes can ask for 2^60 terms. Two bounds keep that finite:
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from smelt.core.diag import SmeltError
+
+if TYPE_CHECKING:
+    from smelt.core.dim.expr import Dim
 
 TERMS: Final = 4096
 """Of a polynomial."""
@@ -61,3 +64,12 @@ def check(terms: int, nodes: int, depth: int) -> None:
         raise TooLarge(f"{NODES} nodes")
     if depth > DEPTH:
         raise TooLarge(f"{DEPTH} divisions, minima or maxima inside each other")
+
+
+def large(d: Dim) -> bool:
+    """Whether a size is better off with a name of its own."""
+    if not d._poly:
+        return False
+    degree = max(sum(n for _, n in mono) for mono in d._poly)
+    over = len(d._poly) > SOFT_TERMS or d.nodes > SOFT_NODES
+    return over or d.depth > SOFT_DEPTH or degree > SOFT_DEGREE

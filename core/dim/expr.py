@@ -37,10 +37,6 @@ from smelt.core.dim.atoms import (
 from smelt.core.dim.budget import (
     BITS,
     MOST_PRODUCTS,
-    SOFT_DEGREE,
-    SOFT_DEPTH,
-    SOFT_NODES,
-    SOFT_TERMS,
     TooLarge,
     check,
 )
@@ -318,15 +314,6 @@ class Dim:
 DimLike: TypeAlias = Dim | int
 
 
-def large(d: Dim) -> bool:
-    """Whether a size is better off with a name of its own (see budget.py)."""
-    if not d._poly:
-        return False
-    degree = max(sum(n for _, n in mono) for mono in d._poly)
-    over = len(d._poly) > SOFT_TERMS or d.nodes > SOFT_NODES
-    return over or d.depth > SOFT_DEPTH or degree > SOFT_DEGREE
-
-
 def make(poly: Poly) -> Dim:
     """The one Dim of a polynomial without zero coefficients; the dict is given away. Raises TooLarge."""
     key = frozenset(poly.items())
@@ -379,14 +366,6 @@ def sym(name: str) -> Dim:
 
 class DividedByZero(ZeroDivisionError):
     """A formula of a model's numbers divides by 0."""
-
-
-def value_at(d: Dim, point: Mapping[str, int]) -> int:
-    """The value at a sample, 0 where it divides by 0: a run at such sizes ends in its checks."""
-    try:
-        return d.evaluate(point)
-    except ZeroDivisionError:
-        return 0
 
 
 def product(xs: Iterable[DimLike]) -> Dim:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, wraps
 from math import gcd, lcm
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from smelt.core.dim.atoms import FloorDiv, SymbolAtom
 from smelt.core.dim.budget import TooLarge
@@ -28,6 +28,9 @@ from smelt.core.dim.expr import (
 from smelt.core.dim.solve import FEW_STEPS, Solver
 
 Range: TypeAlias = tuple[int | None, int | None]  # inclusive low, high; None is unbounded
+
+AnswerT = TypeVar("AnswerT")
+ArgsT = ParamSpec("ArgsT")
 
 SIZE: Final[Range] = (0, None)  # what a symbol is when nothing else is said
 
@@ -51,20 +54,39 @@ UNKNOWN: Final = Truth.UNKNOWN
 MOST_GROWN: Final = 200
 """Facts with something more that one Facts keeps."""
 
+MOST_ANSWERS: Final = 5000
+"""Answers to questions of one kind that it keeps."""
 
-def _kept(grow: Callable[..., Facts]) -> Callable[..., Facts]:
+
+class _Answers:
+    """What was asked of Facts: whether Dims are 0, or 0 or more, their bounds, their simpler forms."""
+
+    def __init__(self) -> None:
+        self.equal: dict[Dim, Truth] = {}
+        self.signs: dict[Dim, Truth] = {}
+        self.ends: dict[Dim, Range] = {}
+        self.simple: dict[Dim, Dim] = {}
+
+    def room(self, answers: dict[Dim, AnswerT]) -> dict[Dim, AnswerT]:
+        """The answers, where one more may come."""
+        if len(answers) >= MOST_ANSWERS:
+            answers.clear()
+        return answers
+
+
+def _kept(grow: Callable[Concatenate[Facts, ArgsT], Facts]) -> Callable[Concatenate[Facts, ArgsT], Facts]:
     """A with_... that makes the Facts of equal arguments once, so that the proofs inside serve whoever learns
     the same again: each access in a loop, and each step of a schedule, enters the loop anew."""
 
     @wraps(grow)
-    def kept(self: Facts, *args: Any) -> Facts:
-        grown: dict[Any, Facts] = self.__dict__.setdefault("_grown", {})
-        key = grow.__name__, *args
+    def kept(self: Facts, /, *args: ArgsT.args, **named: ArgsT.kwargs) -> Facts:
+        grown: dict[Hashable, Facts] = self.__dict__.setdefault("_grown", {})
+        key = (grow.__name__, *args, *sorted(named.items()))
         found = grown.get(key)
         if found is None:
             if len(grown) >= MOST_GROWN:
                 grown.clear()
-            found = grow(self, *args)
+            found = grow(self, *args, **named)
             if found is not self:
                 grown[key] = found
         return found
@@ -248,6 +270,15 @@ class Facts:
 
     def bounds(self, dim: DimLike) -> Range:
         """An inclusive constant range that holds dim, as tight as is found; None where there is none."""
+        dim = to_dim(dim)
+        if dim.const_or_none is not None:
+            return dim.const_or_none, dim.const_or_none
+        found = self._answers.ends.get(dim)
+        if found is None:
+            found = self._answers.room(self._answers.ends)[dim] = self._bounds(dim)
+        return found
+
+    def _bounds(self, dim: Dim) -> Range:
         try:
             inside = self._inside(dim)
             low, high = self._solver.low(inside), self._solver.high(inside)
@@ -258,6 +289,15 @@ class Facts:
     def simplify(self, dim: DimLike) -> Dim:
         """An equal Dim, with equalities applied and the min, max, // and % gone that the facts decide; the
         number where they leave but one."""
+        dim = to_dim(dim)
+        if dim.const_or_none is not None:
+            return dim
+        found = self._answers.simple.get(dim)
+        if found is None:
+            found = self._answers.room(self._answers.simple)[dim] = self._simplified(dim)
+        return found
+
+    def _simplified(self, dim: Dim) -> Dim:
         try:
             found = self._solver.simplify(self._inside(dim))
             if found.const_or_none is None:
@@ -270,12 +310,17 @@ class Facts:
     def prove_eq(self, a: DimLike, b: DimLike) -> Truth:
         """a == b?"""
         try:
-            return self._prove_eq(a, b)
+            difference = to_dim(a) - b
+            found = self._answers.equal.get(difference)
+            if found is None:
+                found = self._prove_eq(difference)
+                self._answers.room(self._answers.equal)[difference] = found
+            return found
         except TooLarge:
             return UNKNOWN
 
-    def _prove_eq(self, a: DimLike, b: DimLike) -> Truth:
-        rest = self._inside(to_dim(a) - b)
+    def _prove_eq(self, difference: Dim) -> Truth:
+        rest = self._inside(difference)
         if rest == 0:
             return YES
         rest = _halves(self._solver.simplify(rest))
@@ -294,12 +339,24 @@ class Facts:
     def prove_le(self, a: DimLike, b: DimLike) -> Truth:
         """a <= b?"""
         try:
-            return self._prove_le(a, b)
+            difference = to_dim(b) - a
+            constant = difference.const_or_none
+            if constant is not None:
+                return YES if constant >= 0 else NO
+            found = self._answers.signs.get(difference)
+            if found is None:
+                found = self._not_negative(difference)
+                self._answers.room(self._answers.signs)[difference] = found
+            return found
         except TooLarge:
             return UNKNOWN
 
-    def _prove_le(self, a: DimLike, b: DimLike) -> Truth:
-        rest = self._inside(to_dim(b) - a)
+    @cached_property
+    def _answers(self) -> _Answers:
+        return _Answers()
+
+    def _not_negative(self, difference: Dim) -> Truth:
+        rest = self._inside(difference)
         if self._solver.low(rest, 0) >= 0:
             return YES
         if self._solver.refuted(rest, 0) and self._solver.refuted(-rest, 1):

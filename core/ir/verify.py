@@ -47,16 +47,18 @@ two live buffers is the planner's own check (core/plan).
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NoReturn
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, ONE, Dim, Facts, product, sym
 from smelt.core.dtype import bool_, i64
-from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType, Value, attr_dims
+from smelt.core.ir.graph import Graph, Module, Node, Ref, Symbol, TensorType, Value, attr_dims
 from smelt.core.ir.interp_graph import RELATIONS
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_module, print_module
@@ -99,12 +101,18 @@ def verify_text(module: Module) -> None:
 
 def module_facts(module: Module) -> Facts:
     """Ranges and divisors of a module's symbols, and what those that a run binds are at most."""
+    return _facts_of(module.symbols, tuple(most_of_binds(module).items()), threading.get_ident())
+
+
+@lru_cache(maxsize=4)
+def _facts_of(symbols: tuple[Symbol, ...], most: tuple[tuple[str, Dim], ...], thread: int) -> Facts:
+    """Kept from pass to pass with the proofs inside; `thread`, because these serve one thread at a time."""
     facts = Facts()
-    for s in module.symbols:
+    for s in symbols:
         facts = facts.with_range(s.name, s.low, s.high)
         if s.divisor > 1:
             facts = facts.with_divisor(s.name, s.divisor)
-    for name, high in most_of_binds(module).items():
+    for name, high in most:
         facts = facts.with_upper(name, high)
     return facts
 

@@ -40,7 +40,7 @@ def kernel_facts(k: Kernel) -> Facts:
     return _facts_of(k.dims, threading.get_ident())
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _facts_of(dims: tuple[DimParam, ...], thread: int) -> Facts:
     """Kept from step to step of a schedule with the proofs inside; `thread`, because these serve one thread
     at a time."""
