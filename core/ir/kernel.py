@@ -254,14 +254,19 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 def walk_expr(e: Expr) -> Iterator[Expr]:
     """The expression and everything below it, outer first."""
-    yield e
-    for c in children(e):
-        yield from walk_expr(c)
+    left = [e]
+    while left:
+        e = left.pop()
+        yield e
+        below = children(e)
+        left += below[::-1] if len(below) > 1 else below
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """All statements of a body, outer first."""
-    for s in body:
+    left = list(body[::-1])
+    while left:
+        s = left.pop()
         yield s
         if not isinstance(s, Store):
-            yield from walk(s.body)
+            left += s.body[::-1]

@@ -13,13 +13,13 @@ from smelt.core.ir.kernel import (
     Bound,
     Buffer,
     Call,
-    Const,
     Expr,
     Index,
     Kernel,
     Let,
     Load,
     Loop,
+    LoopNode,
     Reduce,
     Stmt,
     Store,
@@ -107,12 +107,12 @@ def substitute_expr(e: Expr, mapping: Mapping[str, DimLike]) -> Expr:
 
 def substitute_guard(guard: tuple[Bound, ...], mapping: Mapping[str, DimLike]) -> tuple[Bound, ...]:
     """Symbols in bounds replaced."""
-    return map_guard(guard, lambda d: d.substitute(mapping)) if mapping else guard
+    return map_guard(guard, lambda d: d.substitute(mapping)) if mapping and guard else guard
 
 
 def map_guard(guard: tuple[Bound, ...], fn: DimFn) -> tuple[Bound, ...]:
     """fn applied to the three Dims of every bound."""
-    return tuple([Bound(fn(b.low), fn(b.index), fn(b.high)) for b in guard])
+    return tuple([Bound(fn(b.low), fn(b.index), fn(b.high)) for b in guard]) if guard else guard
 
 
 def _dims(dims: Iterable[Dim], fn: DimFn) -> tuple[Dim, ...]:
@@ -134,8 +134,12 @@ def _shadow(mapping: Mapping[str, DimLike], bound: Iterable[str]) -> Mapping[str
 
 def with_body(s: Stmt, body: Body) -> Stmt:
     """A loop, tiles or block with another body."""
-    assert not isinstance(s, Store)
-    return replace(s, body=body)
+    if isinstance(s, Loop):
+        return Loop(s.level, s.var, s.extent, body, s.buffers)
+    if isinstance(s, Block):
+        return Block(body, s.buffers, s.let, s.guard, s.by)
+    assert isinstance(s, Tiles)
+    return Tiles(s.level, s.start, s.rows, s.extent, s.sizes, s.mode, body, s.buffers)
 
 
 def map_stmts(body: Body, fn: Callable[[Stmt], Stmt | Body]) -> Body:
@@ -150,17 +154,17 @@ def map_stmts(body: Body, fn: Callable[[Stmt], Stmt | Body]) -> Body:
 def map_stmt_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     """fn applied to each whole expression (stored values, values of lets) of s and its body."""
     if isinstance(s, Store):
-        return replace(s, value=fn(s.value))
+        return Store(s.buffer, s.index, fn(s.value), s.accumulate, s.guard)
     body = tuple([map_stmt_exprs(c, fn) for c in s.body])
     if isinstance(s, Block):
         let = tuple([(v, fn(x), low, high) for v, x, low, high in s.let])
-        return replace(s, body=body, let=let)
+        return Block(body, s.buffers, let, s.guard, s.by)
     return with_body(s, body)
 
 
 def map_buffer_dims(b: Buffer, fn: DimFn) -> Buffer:
     """fn applied to the extents of a buffer."""
-    return replace(b, shape=_dims(b.shape, fn))
+    return Buffer(b.name, b.dtype, _dims(b.shape, fn), b.space, b.layout)
 
 
 def map_stmt_dims(s: Stmt, fn: DimFn) -> Stmt:
@@ -173,7 +177,14 @@ def map_stmt_dims(s: Stmt, fn: DimFn) -> Stmt:
     if isinstance(s, Block):
         let = tuple([(v, map_expr_dims(x, fn), fn(lo), fn(hi)) for v, x, lo, hi in s.let])
         return Block(body, buffers, let, map_guard(s.guard, fn), s.by)
-    return replace(s, extent=fn(s.extent), body=body, buffers=buffers)
+    return _loop(s, fn(s.extent), body, buffers)
+
+
+def _loop(s: LoopNode, extent: Dim, body: Body, buffers: tuple[Buffer, ...]) -> LoopNode:
+    """The loop or tiles with these in place of its own."""
+    if isinstance(s, Loop):
+        return Loop(s.level, s.var, extent, body, buffers)
+    return Tiles(s.level, s.start, s.rows, extent, s.sizes, s.mode, body, buffers)
 
 
 def substitute_stmt(s: Stmt, mapping: Mapping[str, DimLike]) -> Stmt:
@@ -190,7 +201,7 @@ def substitute_stmt(s: Stmt, mapping: Mapping[str, DimLike]) -> Stmt:
     extent = s.extent.substitute(mapping)
     inner = _shadow(mapping, bound_here(s))
     buffers = tuple([map_buffer_dims(b, lambda d: d.substitute(inner)) for b in s.buffers])
-    return replace(s, extent=extent, body=substitute_body(s.body, inner), buffers=buffers)
+    return _loop(s, extent, substitute_body(s.body, inner), buffers)
 
 
 def _substitute_block(s: Block, mapping: Mapping[str, DimLike]) -> Block:
@@ -226,20 +237,26 @@ def bound_here(s: Stmt) -> tuple[str, ...]:
 
 def bound_symbols(x: Expr | Stmt | Body) -> frozenset[str]:
     """Every variable bound anywhere inside: loops, tiles, lets, reduction axes."""
-    if isinstance(x, tuple):
-        return frozenset().union(*(bound_symbols(s) for s in x))
-    if isinstance(x, Store):
-        return bound_symbols(x.value)
-    if isinstance(x, Loop | Tiles | Block):
-        lets = [bound_symbols(e) for _, e, *_ in x.let] if isinstance(x, Block) else []
-        return frozenset(bound_here(x)).union(bound_symbols(x.body), *lets)
     found: set[str] = set()
-    for e in walk_expr(x):
-        if isinstance(e, Reduce):
-            found.update(a.var for a in e.axes)
-        elif isinstance(e, Let):
-            found.add(e.var)
+    if not isinstance(x, tuple | Store | Loop | Tiles | Block):
+        _bound_in(x, found)
+        return frozenset(found)
+    for s in walk(x if isinstance(x, tuple) else (x,)):
+        if isinstance(s, Store):
+            _bound_in(s.value, found)
+            continue
+        found.update(bound_here(s))
+        for _, e, *_ in s.let if isinstance(s, Block) else ():
+            _bound_in(e, found)
     return frozenset(found)
+
+
+def _bound_in(e: Expr, found: set[str]) -> None:
+    for x in walk_expr(e):
+        if isinstance(x, Reduce):
+            found.update([a.var for a in x.axes])
+        elif isinstance(x, Let):
+            found.add(x.var)
 
 
 def alpha(e: Expr) -> Expr:
@@ -261,43 +278,61 @@ def free_symbols(x: Expr | Stmt | Body | Kernel) -> frozenset[str]:
             used |= _of(b.shape)
         return frozenset(used - {d.name for d in x.dims})
     if isinstance(x, tuple):
-        return frozenset().union(*(free_symbols(s) for s in x))
+        return frozenset().union(*[free_symbols(s) for s in x])
     if isinstance(x, Store | Loop | Tiles | Block):
         return frozenset(_free_stmt(x))
-    return frozenset(_free_expr(x))
+    found: set[str] = set()
+    _free_expr(x, found)
+    return frozenset(found)
 
 
 def _of(dims: Iterable[Dim]) -> set[str]:
-    return set().union(*(d.symbols for d in dims))
+    return set().union(*[d.symbols for d in dims])
 
 
 def _of_guard(guard: tuple[Bound, ...]) -> set[str]:
     return _of(d for b in guard for d in (b.low, b.index, b.high))
 
 
-def _free_expr(e: Expr) -> set[str]:
-    if isinstance(e, Const):
-        return set()
-    if isinstance(e, Index):
-        return set(e.dim.symbols)
+def _free_expr(e: Expr, found: set[str]) -> None:
+    """Add what is free in e. One set for all of an expression, but for what binds names."""
     if isinstance(e, Load):
-        other = set() if e.otherwise is None else _free_expr(e.otherwise)
-        return _of(e.index) | _of_guard(e.guard) | other
-    if isinstance(e, Call):
-        return set().union(*(_free_expr(a) for a in e.args))
-    if isinstance(e, Reduce):
-        return (_free_expr(e.body) - {a.var for a in e.axes}) | _of(a.extent for a in e.axes)
-    return _free_expr(e.value) | _of((e.low, e.high)) | (_free_expr(e.body) - {e.var})
+        for d in e.index:
+            if d.const_or_none is None:
+                found |= d.symbols
+        if e.guard:
+            found |= _of_guard(e.guard)
+        if e.otherwise is not None:
+            _free_expr(e.otherwise, found)
+    elif isinstance(e, Call):
+        for a in e.args:
+            _free_expr(a, found)
+    elif isinstance(e, Index):
+        found |= e.dim.symbols
+    elif isinstance(e, Reduce):
+        inner: set[str] = set()
+        _free_expr(e.body, inner)
+        found |= inner.difference([a.var for a in e.axes])
+        found |= _of(a.extent for a in e.axes)
+    elif isinstance(e, Let):
+        _free_expr(e.value, found)
+        found |= _of((e.low, e.high))
+        inside: set[str] = set()
+        _free_expr(e.body, inside)
+        found |= inside - {e.var}
 
 
 def _free_stmt(s: Stmt) -> set[str]:
     if isinstance(s, Store):
-        return _of(s.index) | _of_guard(s.guard) | _free_expr(s.value)
+        found = _of(s.index) | _of_guard(s.guard)
+        _free_expr(s.value, found)
+        return found
     inner = set(free_symbols(s.body)) | _of(d for b in s.buffers for d in b.shape)
     if isinstance(s, Block):
         inner |= _of_guard(s.guard)
         for var, value, low, high in reversed(s.let):
-            inner = (inner - {var}) | _free_expr(value) | _of((low, high))
+            inner = (inner - {var}) | _of((low, high))
+            _free_expr(value, inner)
         return inner
     return (inner - set(bound_here(s))) | s.extent.symbols
 
@@ -316,6 +351,11 @@ def rename_buffers_expr(e: Expr, names: Mapping[str, str]) -> Expr:
 def rename_vars_expr(e: Expr, names: Mapping[str, str]) -> Expr:
     """Variables renamed both where they are bound and where they are used."""
     mapping = {a: sym(b) for a, b in names.items()}
+    return _rename_bound(map_expr_dims(e, lambda d: d.substitute(mapping)), names)
+
+
+def _rename_bound(e: Expr, names: Mapping[str, str]) -> Expr:
+    """Variables renamed where they are bound."""
 
     def visit(x: Expr) -> Expr:
         if isinstance(x, Reduce):
@@ -323,7 +363,8 @@ def rename_vars_expr(e: Expr, names: Mapping[str, str]) -> Expr:
             return replace(x, axes=axes)
         return replace(x, var=names.get(x.var, x.var)) if isinstance(x, Let) else x
 
-    return map_expr(map_expr_dims(e, lambda d: d.substitute(mapping)), visit)
+    binds = any(isinstance(x, Reduce | Let) for x in walk_expr(e))
+    return map_expr(e, visit) if binds else e
 
 
 def rename_vars(s: Stmt, names: Mapping[str, str]) -> Stmt:
@@ -342,7 +383,7 @@ def rename_vars(s: Stmt, names: Mapping[str, str]) -> Stmt:
         return x
 
     s = map_stmt_dims(s, lambda d: d.substitute(mapping))
-    s = map_stmt_exprs(s, lambda e: rename_vars_expr(e, names))
+    s = map_stmt_exprs(s, lambda e: _rename_bound(e, names))
     (done,) = cast("tuple[Stmt]", map_stmts((s,), visit))
     return done
 

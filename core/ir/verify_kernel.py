@@ -368,7 +368,7 @@ def _accesses(kernel: Kernel, scope: _Scope) -> None:
     buffers = kernel_buffers(kernel)
     for s in kernel.body:
         inside: dict[tuple[int, ...], tuple[object, Facts]] = {}  # with the binders: their ids stay taken
-        seen = set()
+        seen, around = set(), replace(scope, where=s)
         for a in accesses(s):
             place = tuple(map(id, a.binders))
             if place not in inside:
@@ -376,7 +376,7 @@ def _accesses(kernel: Kernel, scope: _Scope) -> None:
             key = (a.buffer, a.index, a.guard, a.is_store, place)
             if key not in seen:
                 seen.add(key)
-                _bounded(a, buffers[a.buffer], replace(scope, where=s), inside[place][1])
+                _bounded(a, buffers[a.buffer], around, inside[place][1])
 
 
 def _bounded(a: Access, b: Buffer, scope: _Scope, inner: Facts) -> None:

@@ -125,7 +125,9 @@ class _Scheduling:
             scheduled, decisions = self._scheduled(u)
             groups.setdefault((u.unit, decisions), {})[u] = scheduled
         for (_, decisions), group in groups.items():
-            whole, found = self._scheduled(reduce(_joined, group))
+            whole, found = next(iter(group.values())), decisions
+            if len(group) > 1:
+                whole, found = self._scheduled(reduce(_joined, group))
             if found == decisions:
                 yield whole.with_(origin=kernel.origin), list(group)
             else:
@@ -139,12 +141,13 @@ class _Scheduling:
         once."""
         kernel = self.module.kernels[use.kernel].with_(name="", origin="", dims=use.dims)
         key = (kernel, use.unit, use.constants)
-        if key not in self.done:
+        done = self.done.get(key)  # the key is hashed whole, so it is looked up no oftener than it must be
+        if done is None:
             if not kernel.schedule:
                 names = frozenset(kernel.inputs[i].name for i in use.constants)
                 kernel = schedule_kernel(kernel, self.units.get(use.unit, self.machine), names)
-            self.done[key] = kernel, _decisions(kernel)
-        return self.done[key]
+            done = self.done[key] = kernel, _decisions(kernel)
+        return done
 
 
 def _joined(a: _Use, b: _Use) -> _Use:

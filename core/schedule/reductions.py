@@ -148,9 +148,11 @@ def stage_reduce(kernel: Kernel, var: str, base: str = "acc") -> Kernel:
     what = f"stage_reduce {var}"
 
     def pick(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
+        if not isinstance(e, Reduce):
+            return False
         free = free_symbols(e)
         around = [n for n in nodes if var_of(n) in free]
-        return isinstance(e, Reduce) and not (free & bound) and _static(around, kernel)
+        return not (free & bound) and _static(around, kernel)
 
     return _with_stages(kernel, var, base, pick, what)
 
@@ -172,17 +174,20 @@ def hoist(kernel: Kernel, var: str, base: str = "inv") -> Kernel:
     def pick(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
         if not isinstance(e, Call):
             return False
+        inside = tuple(walk_expr(e))
+        costly = any(isinstance(x, Call) and x.fn not in _CHEAP for x in inside)
+        if not costly or any(isinstance(x, Reduce) for x in inside):
+            return False
         free = free_symbols(e)
         around = [n for n in nodes if var_of(n) in free]
         repeated = bool(bound) or len(around) < len(nodes)
-        costly = any(isinstance(x, Call) and x.fn not in _CHEAP for x in walk_expr(e))
-        reduces = any(isinstance(x, Reduce) for x in walk_expr(e))
-        return repeated and costly and not reduces and not (free & bound) and _static(around, kernel)
+        return repeated and not (free & bound) and _static(around, kernel)
 
     def invariant(e: Expr, bound: frozenset[str], nodes: Sequence[LoopNode]) -> bool:
-        around = [n for n in nodes if var_of(n) in free_symbols(e)]
-        plain = not isinstance(e, Const) and not any(isinstance(x, Reduce) for x in walk_expr(e))
-        return plain and (bool(bound) or len(around) < len(nodes)) and not (free_symbols(e) & bound)
+        if isinstance(e, Const) or any(isinstance(x, Reduce) for x in walk_expr(e)):
+            return False
+        free = free_symbols(e)
+        return (bool(bound) or any(var_of(n) not in free for n in nodes)) and not (free & bound)
 
     def rewrite(node: LoopNode, facts: Facts) -> Stmt:
         body = tuple(_reciprocals(s, invariant) for s in node.body)

@@ -31,7 +31,7 @@ from smelt.core.ir.kernel import (
     walk,
     walk_expr,
 )
-from smelt.core.ir.rewrite import Body, bound_symbols, local_buffers
+from smelt.core.ir.rewrite import Body, bound_symbols, local_buffers, with_body
 
 
 class ScheduleError(SmeltError):
@@ -58,10 +58,10 @@ def edit(kernel: Kernel, var: str, fn: Callable[[LoopNode, Facts], Stmt | Body],
             hits += 1
             done = fn(s, facts)
             return done if isinstance(done, tuple) else (done,)
-        if var not in bound_symbols(s):
+        if not any(isinstance(x, Loop | Tiles) and var_of(x) == var for x in walk(s.body)):
             return (s,)
         inner = enter(facts, s)
-        return (replace(s, body=tuple(x for c in s.body for x in visit(c, inner))),)
+        return (with_body(s, tuple([x for c in s.body for x in visit(c, inner)])),)
 
     facts = kernel_facts(kernel)
     body = tuple(x for s in kernel.body for x in visit(s, facts))
@@ -104,7 +104,7 @@ def chain(s: Stmt) -> tuple[tuple[LoopNode, ...], Body]:
 def rebuild(nodes: Iterable[LoopNode], body: Body) -> Body:
     """The loops around another body, outermost first."""
     for node in reversed(tuple(nodes)):
-        body = (replace(node, body=body),)
+        body = (with_body(node, body),)
     return body
 
 
@@ -126,7 +126,7 @@ def expressions(body: Body) -> tuple[Expr, ...]:
 
 def names_of(kernel: Kernel) -> set[str]:
     """Every name a new variable or buffer must differ from."""
-    names = {d.name for d in kernel.dims} | set(kernel.buffers()) | set(bound_symbols(kernel.body))
+    names = {d.name for d in kernel.dims} | set(kernel.buffers()) | bound_symbols(kernel.body)
     return names | {b.name for b in local_buffers(kernel.body)}
 
 
@@ -157,10 +157,10 @@ def map_accesses(body: Body, facts: Facts, load: LoadFn, store: StoreFn) -> Body
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, Store):
-            out.append(store(replace(s, value=map_loads(s.value, facts, load)), facts))
+            value = map_loads(s.value, facts, load)
+            out.append(store(Store(s.buffer, s.index, value, s.accumulate, s.guard), facts))
             continue
-        inner = enter(facts, s)
-        done = replace(s, body=map_accesses(s.body, inner, load, store))
+        done = with_body(s, map_accesses(s.body, enter(facts, s), load, store))
         if isinstance(done, Block):
             done = replace(
                 done, let=tuple((v, map_loads(x, facts, load), lo, hi) for v, x, lo, hi in done.let)
@@ -288,7 +288,7 @@ def tidy(body: Body, facts: Facts) -> Body:
                 out.append(Block(tidy(s.body, inner), s.buffers, let, guard, s.by))
         else:
             done = replace(s, extent=simplify_dim(s.extent, facts))
-            out.append(replace(done, body=tidy(s.body, enter(facts, done))))
+            out.append(with_body(done, tidy(s.body, enter(facts, done))))
     return tuple(out)
 
 
@@ -394,8 +394,9 @@ def _coarse(d: Dim, node: LoopNode) -> Dim:
 
 def is_static(extent: Dim, kernel: Kernel) -> bool:
     """A constant, or the size of a tile around it: the only symbols that emitters make constant."""
-    tiles = {s.rows for s in walk(kernel.body) if isinstance(s, Tiles)}
-    return extent.is_const or any(extent == sym(name) for name in tiles)
+    if extent.is_const:
+        return True
+    return any(extent == sym(s.rows) for s in walk(kernel.body) if isinstance(s, Tiles))
 
 
 def declare(node: LoopNode, buffers: tuple[Buffer, ...]) -> LoopNode:

@@ -128,7 +128,8 @@ def flat_stride(shape: Sequence[Dim], index: Sequence[Dim], var: str) -> Dim | N
     """The coefficient of var in the row-major position, or None."""
     flat, scale = to_dim(0), to_dim(1)
     for n, i in zip(reversed(shape), reversed(index), strict=True):
-        flat = flat + i * scale
+        if var in i.symbols or var in scale.symbols:  # no other term has it
+            flat = flat + i * scale
         scale = scale * n
     found = flat.linear(var)
     return None if found is None else found[0]

@@ -92,20 +92,29 @@ def work(kernel: Kernel) -> KernelWork | None:
             read += (size if facts.prove_le(size, found) is YES else dmin(size, found)) * b.dtype.bytes
         for b in kernel.outputs:
             written += product(b.shape) * b.dtype.bytes
-        return KernelWork(count.floating, count.integer, read, written, count.functions)
+        functions = {fn: count.total(found) for fn, found in count.functions.items()}
+        return KernelWork(
+            count.total(count.floating), count.total(count.integer), read, written, functions
+        )
     except (_Unknown, TooLarge, RecursionError):
         return None
 
 
 @dataclass
 class _Count:
-    """What has been counted of a kernel with these dims."""
+    """What has been counted of a kernel with these dims. floating, integer, and functions by name: how many
+    expressions are computed so many times."""
 
     dims: frozenset[str]
-    floating: Dim = ZERO
-    integer: Dim = ZERO
+    floating: dict[Dim, int] = field(default_factory=dict)
+    integer: dict[Dim, int] = field(default_factory=dict)
     read: dict[str, Dim] = field(default_factory=dict)
-    functions: dict[str, Dim] = field(default_factory=dict)
+    functions: dict[str, dict[Dim, int]] = field(default_factory=dict)
+
+    @staticmethod
+    def total(found: Mapping[Dim, int]) -> Dim:
+        """All of them together."""
+        return sum((times * n for times, n in found.items()), ZERO)
 
     def statements(self, body: Sequence[Stmt], around: _Around) -> None:
         """Count statements inside of these variables."""
@@ -135,20 +144,20 @@ class _Count:
 
     def _operation(self, dtype: DType, times: Dim) -> None:
         if dtype.is_float:
-            self.floating += times
+            self.floating[times] = self.floating.get(times, 0) + 1
         elif dtype.name != "bool":
-            self.integer += times
+            self.integer[times] = self.integer.get(times, 0) + 1
 
     def _expression(self, e: Expr, around: _Around, seen: _Seen) -> None:
         """Count an expression once for each value of the variables that it depends on, equal ones once."""
-        free = around.expanded(seen.free(e)) - self.dims
-        if not seen.first(e, around.known(free)):
+        known, times = around.rounds(seen.free(e), self.dims)
+        if not seen.first(e, known):
             return
-        times = around.times(free)
         if isinstance(e, Call) and e.fn not in _NO_ARITHMETIC:
             self._operation(e.dtype, 2 * times if e.fn == "fma" else times)
             if e.fn in COSTS and e.dtype.is_float:
-                self.functions[e.fn] = self.functions.get(e.fn, ZERO) + times
+                calls = self.functions.setdefault(e.fn, {})
+                calls[times] = calls.get(times, 0) + 1
         elif isinstance(e, Load):
             self.read[e.buffer] = self.read.get(e.buffer, ZERO) + times
         elif isinstance(e, Reduce):
@@ -172,6 +181,18 @@ class _Around:
     extents: Mapping[str, Dim] = field(default_factory=dict)
     sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ends: Mapping[str, tuple[Dim, Dim]] = field(default_factory=dict)
+    told: dict[frozenset[str], tuple[tuple[tuple[str, Dim], ...], Dim]] = field(default_factory=dict)
+
+    def rounds(
+        self, free: frozenset[str], dims: frozenset[str]
+    ) -> tuple[tuple[tuple[str, Dim], ...], Dim]:
+        """The extents of the variables that something with these free symbols depends on, and how many values
+        they have together. dims: symbols that are none."""
+        found = self.told.get(free)
+        if found is None:
+            own = self.expanded(free) - dims
+            found = self.told[free] = self.known(own), self.times(own)
+        return found
 
     def inside(self, var: str, extent: Dim) -> _Around:
         """Inside of one more loop."""

@@ -234,7 +234,7 @@ def _renumbered(s: Stmt) -> Stmt:
         if v not in names:
             names[v] = f"{letter}{counts[letter]}"
             counts[letter] += 1
-    return rename_vars(s, names)
+    return rename_vars(s, names) if any(a != b for a, b in names.items()) else s
 
 
 def _bound(s: Stmt) -> Iterator[tuple[str, str]]:
@@ -313,17 +313,16 @@ def _rewritten(
     dims = tuple(given.get(s, sym(s)) for s in names)
     renumbered = {s: f"d{k}" for k, s in enumerate(names)}
     if any(a != b for a, b in renumbered.items()):
-        for step in ({a: f"~{b}" for a, b in renumbered.items()}, {f"~{b}": b for b in renumbered.values()}):
-            mapping = {a: sym(b) for a, b in step.items()}
+        mapping = {a: sym(b) for a, b in renumbered.items()}
 
-            def change(d: Dim, mapping: dict[str, Dim] = mapping) -> Dim:
-                return d.substitute(mapping)
+        def change(d: Dim) -> Dim:
+            return d.substitute(mapping)
 
-            body = tuple(map_stmt_dims(s, change) for s in body)
-            inputs, outputs, scratch = (
-                tuple(replace(b, shape=tuple(change(n) for n in b.shape)) for b in buffers)
-                for buffers in (inputs, outputs, scratch)
-            )
+        body = tuple(map_stmt_dims(s, change) for s in body)
+        inputs, outputs, scratch = (
+            tuple(replace(b, shape=tuple(change(n) for n in b.shape)) for b in buffers)
+            for buffers in (inputs, outputs, scratch)
+        )
     params = tuple(parameter(f"d{k}", d, facts) for k, d in enumerate(dims))
     return body, inputs, outputs, scratch, dims, params
 
