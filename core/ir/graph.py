@@ -28,6 +28,9 @@ FILE_PIECE = 4 << 20
 EAGER = 64 << 10
 """Bytes up to which a weight is transposed or scaled at once."""
 
+HEAD_BYTES = 4096
+"""Bytes at the start of a weight that are compared before all of it is."""
+
 MOST_PARTS = 16
 """How often a weight may be read for that."""
 
@@ -63,6 +66,7 @@ class TensorType:
 
     dtype: DType
     shape: tuple[Dim, ...]
+    _symbols: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def rank(self) -> int:
@@ -71,10 +75,13 @@ class TensorType:
     @property
     def symbols(self) -> frozenset[str]:
         """The symbols that the extents speak of."""
-        found: frozenset[str] = frozenset()
-        for d in self.shape:
-            if d.const_or_none is None:
-                found = found | d.symbols if found else d.symbols
+        found = self._symbols
+        if found is None:
+            found = frozenset()
+            for d in self.shape:
+                if d.const_or_none is None:
+                    found = found | d.symbols if found else d.symbols
+            object.__setattr__(self, "_symbols", found)
         return found
 
     def __str__(self) -> str:
@@ -319,6 +326,20 @@ class Weight:
         for piece in self.pieces():
             found.update(np.ascontiguousarray(piece).view(np.uint8).data)
         return found.hexdigest()
+
+    @cached_property
+    def head(self) -> Hashable:
+        """The first HEAD_BYTES of the elements: weights of one type whose heads differ are different, which
+        takes no reading of them all."""
+        if self.data is None and self.recipe is None and self.path is not None and self.bytes:
+            count = min(math.prod(self.shape), HEAD_BYTES // self.dtype.bytes or 1)
+            return self._read(0, count).tobytes()[:HEAD_BYTES]
+        found = b""
+        for piece in self.pieces():
+            found += np.ascontiguousarray(piece[:HEAD_BYTES]).tobytes()
+            if len(found) >= HEAD_BYTES:
+                break
+        return found[:HEAD_BYTES]
 
     @property
     def type(self) -> TensorType:

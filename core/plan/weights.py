@@ -7,15 +7,12 @@ layout they want them (core/ir/layout.py).
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import TypeAlias
-
-import numpy as np
 
 from smelt.core.dim import product, to_dim
 from smelt.core.dtype import Array
@@ -99,11 +96,11 @@ def _identities(
     graphs: Sequence[tuple[Module, Readers]], uses: Sequence[tuple[int, Ref, Layout | None]]
 ) -> list[tuple[Hashable, int]]:
     """For each weight (number of the graph, name) in a layout what is equal where the weights are and the
-    layouts do the same, and how many bytes there are. Only weights of one size whose first pieces are equal
-    are hashed whole."""
+    layouts do the same, and how many bytes there are. Only weights of one size that begin alike are hashed
+    whole."""
     weights = {(g, ref): graphs[g][0].weights[ref] for g, ref, _ in uses}
     sizes = Counter(w.bytes for w in weights.values())
-    heads = {key: _head(w) for key, w in weights.items() if sizes[w.bytes] > 1}
+    heads = {key: (w.bytes, w.head) for key, w in weights.items() if sizes[w.bytes] > 1}
     alike = Counter(heads.values())
     contents: dict[tuple[int, Ref], Hashable] = {
         key: w.digest if key in heads and alike[heads[key]] > 1 else key for key, w in weights.items()
@@ -114,12 +111,6 @@ def _identities(
         size = w.bytes if layout is None else product(layout.shape).const * w.dtype.bytes
         found.append(((contents[g, ref], order, w.dtype.bytes if order else 0), size))
     return found
-
-
-def _head(w: Weight) -> tuple[int, bytes]:
-    """The size and a hash of the first piece."""
-    first = np.ascontiguousarray(next(w.pieces(), np.zeros(0, np.uint8)))
-    return w.bytes, hashlib.sha256(first.view(np.uint8).data).digest()
 
 
 def physical(w: Weight, layout: Layout | None) -> Weight:

@@ -18,10 +18,15 @@ def cse(module: Module, ctx: Context) -> Module:
 
 
 def _share_weights(module: Module) -> Module:
-    """One weight per (dtype, shape, content). Only weights that agree in type are hashed."""
-    alike: dict[Hashable, list[Weight]] = {}
+    """One weight per (dtype, shape, content). Only weights that agree in type and begin alike are hashed."""
+    types: dict[Hashable, list[Weight]] = {}
     for w in module.weights.values():
-        alike.setdefault((w.dtype, w.shape), []).append(w)
+        types.setdefault((w.dtype, w.shape), []).append(w)
+    alike: dict[Hashable, list[Weight]] = {}
+    for kind, group in types.items():
+        read = not any(w.is_named_only for w in group)
+        for w in group if len(group) > 1 else ():
+            alike.setdefault((kind, w.head if read else b""), []).append(w)
     first: dict[Hashable, Ref] = {}
     names: dict[Ref, Ref] = {}
     for kind, group in alike.items():

@@ -59,6 +59,9 @@ class _Fusion:
         self._scalars: dict[Ref, Const | None] = {}
         self._alike = Alike(self.scalar, values=False)
         self._measured: dict[Hashable, _Found] = {}
+        # nodes stay as they are until all groups are settled
+        self._made: dict[tuple[tuple[int, ...], int], NodeGroup] = {}
+        self._sizes: dict[Ref, int] = {}
 
     def run(self) -> None:
         self._emit(self._settled())
@@ -109,6 +112,13 @@ class _Fusion:
 
     def _measure(self, keys: Sequence[int], slot: int) -> NodeGroup:
         """The group of these nodes and that output of the last, with its composed expression looked at."""
+        own = tuple(keys), slot
+        found = self._made.get(own)
+        if found is None:
+            found = self._made[own] = self._new(keys, slot)
+        return found
+
+    def _new(self, keys: Sequence[int], slot: int) -> NodeGroup:
         nodes = [self.g.nodes[k] for k in keys]
         alike, refs = self._alike.key(nodes, self.g.type_of)
         key = alike, slot
@@ -206,7 +216,10 @@ class _Fusion:
         return self.g.place(key)
 
     def _bytes(self, refs: Sequence[Ref]) -> int:
-        return sum(self.g.shop.bytes(self.g.type_of(r)) for r in refs)
+        for r in refs:
+            if r not in self._sizes:
+                self._sizes[r] = self.g.shop.bytes(self.g.type_of(r))
+        return sum([self._sizes[r] for r in refs])
 
     def _story(self, made: Ref, group: NodeGroup) -> list[str]:
         """What came into a group, and why each other value that it reads stayed outside."""

@@ -99,11 +99,11 @@ def _signed_conv(g: Editor, n: Node) -> Ref | None:
 def _padded_conv(g: Editor, n: Node, depths: Depths) -> Ref | None:
     # conv(x, w, b) on 3 channels  -->  conv(pad(x), pad(w), b) on 4, the depth: 3 bytes take two loads, 4 one
     x, w = n.inputs[:2]
-    array = g.array(w)
-    if not n.attr("channels_last", False) or int(n.attr("group")) != 1 or array is None:
-        return None
     depth = depths.get((g.type_of(x).dtype, g.type_of(w).dtype))
-    if depth is None or array.shape[-2] != depth - 1:
+    if depth is None or not n.attr("channels_last", False) or int(n.attr("group")) != 1:
+        return None
+    array = g.array(w)
+    if array is None or array.shape[-2] != depth - 1:
         return None
     rank = g.type_of(x).rank
     zeros: tuple[Dim, ...] = (to_dim(0),) * rank

@@ -97,8 +97,13 @@ class Editor:
         self._cursor = (0, 0)
         self._fresh: list[int] = []
         self._origin = ""
-        for position, node in enumerate(graph.nodes):
-            self._add(node, (position, 1 << 60))
+        for position, node in enumerate(graph.nodes):  # as `_add`, which every pass would call for every node
+            self.nodes[position], self._place[position] = node, (position, 1 << 60)
+            for v in node.outputs:
+                self._maker[v.name] = position
+                self._types[v.name] = v.type
+            for ref in used_refs(node):
+                self._users.setdefault(ref, {})[position] = None
         self._changed = False
         self._outer = outer
         self._moved: dict[int, int] = {}  # a node that decided sizes -> the one that does from here on
@@ -410,7 +415,8 @@ class Editor:
         node = self.nodes[key]
         found = [self._maker[r] for r in used_refs(node) if r in self._maker]
         if self._binder:
-            others = (self._binder.get(s, key) for s in sorted(_symbols(node)))
+            named = sorted(self._binder.keys() & _symbols(node))
+            others = (self._binder[s] for s in named)
             found += [k for k in others if k != key and k in self.nodes]
         return found
 
@@ -485,7 +491,7 @@ def _pure(node: Node) -> bool:
 
 def _symbols(node: Node) -> set[str]:
     """Symbols that the node's types and attributes speak of."""
-    found = {s for v in node.outputs for s in v.type.symbols}
+    found = set().union(*[v.type.symbols for v in node.outputs])
     for value in node.attrs.values():
         found.update(s for d in attr_dims(value) for s in d.symbols)
     for region in node.regions:

@@ -52,14 +52,16 @@ def winograd(module: Module, ctx: Context) -> Module:
 ])
 def _conv_by_tiles(g: Editor, n: Node) -> Ref | None:
     # conv(x, w, b)  -->  winograd_output(matmul(winograd_input(pad(x)), w'), b)
-    w = g.array(n.inputs[1])
-    if w is None or not _is_plain(g, n, w):
+    if not g.is_weight(n.inputs[1]):
         return None
-    found = _transformed(n, w)
+    shape = tuple(d.const for d in g.shape(n.inputs[1]))
+    if not _is_plain(g, n, shape):
+        return None
+    found = _transformed(g, n, shape)
     if found is None:
         return None
     tile, weight = found
-    kernel, out = w.shape[:-2], n.output.type.shape[1:-1]
+    kernel, out = shape[:-2], n.output.type.shape[1:-1]
     begin = dims_of(n.attrs["pads_begin"])
     tiles = tuple(ceildiv(o, m) for o, m in zip(out, tile, strict=True))
     whole = [t * m + (r - 1) for t, m, r in zip(tiles, tile, kernel, strict=True)]
@@ -73,16 +75,16 @@ def _conv_by_tiles(g: Editor, n: Node) -> Ref | None:
     elements, batch, *_, channels = g.shape(v)
     v = g.emit("reshape", (v,), {"shape": (elements, product((batch, *tiles)), channels)})
     y = g.emit("matmul", (v, g.constant(weight, n.inputs[1][1:])))
-    y = g.emit("reshape", (y,), {"shape": (elements, batch, *tiles, to_dim(w.shape[-1]))})
+    y = g.emit("reshape", (y,), {"shape": (elements, batch, *tiles, to_dim(shape[-1]))})
     return g.emit("winograd_output", (y, *(r for r in n.inputs[2:] if r)), {**attrs, "shape": out})
 
 
-def _is_plain(g: Editor, n: Node, w: Array) -> bool:
+def _is_plain(g: Editor, n: Node, shape: tuple[int, ...]) -> bool:
     """Whether it is a convolution as the transforms know it: of f32, channels last, dense, with steps of 1,
     and 3 taps on all axes that have more than one."""
     begin = [g.engine.facts.bounds(d)[0] for d in dims_of(n.attrs["pads_begin"])]
     steps = (*ints_of(n.attrs["strides"]), *ints_of(n.attrs["dilations"]), int(n.attr("group")))
-    kernel = w.shape[:-2]
+    kernel = shape[:-2]
     return bool(
         n.attr("channels_last", False)
         and n.output.type.dtype == f32
@@ -90,22 +92,24 @@ def _is_plain(g: Editor, n: Node, w: Array) -> bool:
         and all(b is not None and b >= 0 for b in begin)
         and FILTER_TAPS in kernel
         and set(kernel) <= {1, FILTER_TAPS}
-        and 0 not in w.shape
+        and 0 not in shape
     )
 
 
-def _transformed(n: Node, w: Array) -> tuple[tuple[int, ...], Array] | None:
+def _transformed(g: Editor, n: Node, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Array] | None:
     """The tile that takes least time of those that lose little enough, and the weight for it; None where the
     convolution itself is as fast."""
     out = [d.const_or_none for d in n.output.type.shape[1:-1]]
-    kernel = w.shape[:-2]
+    bytes_ = g.type_of(n.inputs[1]).dtype.bytes
     costs = {}
     for m, moved in ((2, TILE_OF_TWO), (4, TILE_OF_FOUR)):
-        tile = tuple(m if r == FILTER_TAPS else 1 for r in kernel)
-        costs[tile] = _cost(tile, moved, m > 2, w, out)
-    for tile in sorted(costs, key=lambda t: costs[t]):
-        if costs[tile] >= prod(w.shape):
-            return None
+        tile = tuple(m if r == FILTER_TAPS else 1 for r in shape[:-2])
+        costs[tile] = _cost(tile, moved, m > 2, shape, bytes_, out)
+    cheaper = [tile for tile in sorted(costs, key=lambda t: costs[t]) if costs[tile] < prod(shape)]
+    w = g.array(n.inputs[1]) if cheaper else None  # read where it is used: it may be large
+    if w is None:
+        return None
+    for tile in cheaper:
         with np.errstate(all="ignore"):
             weight = transformed_weight(w, tile)
             if bool(np.isfinite(weight).all()) and _loss(w, weight, tile) <= LOST:
@@ -113,13 +117,16 @@ def _transformed(n: Node, w: Array) -> tuple[tuple[int, ...], Array] | None:
     return None
 
 
-def _cost(tile: Sequence[int], moved: int, large: bool, w: Array, out: Sequence[int | None]) -> float:
+def _cost(
+    tile: Sequence[int], moved: int, large: bool, shape: Sequence[int], bytes_: int,
+    out: Sequence[int | None],
+) -> float:  # fmt: skip
     """Multiply-adds of an output for all channels, and what is as long; infinite where there is too much.
-    moved: what an element of a transformed tile costs. large: whether the weight's size matters."""
-    *kernel, channels, made = w.shape
+    moved: what an element of a transformed tile costs. large: whether the weight's size matters, of which an
+    element has so many bytes."""
+    *kernel, channels, made = shape
     size = prod(t + r - 1 for t, r in zip(tile, kernel, strict=True))
-    bytes_ = size * channels * made * w.dtype.itemsize
-    if size > MOST_TILE_ELEMENTS or (large and bytes_ > MOST_TRANSFORMED_WEIGHT):
+    if size > MOST_TILE_ELEMENTS or (large and size * channels * made * bytes_ > MOST_TRANSFORMED_WEIGHT):
         return float("inf")
     filled = prod(o / (-(-o // t) * t) for o, t in zip(out, tile, strict=True) if o)
     return float(size / prod(tile) / filled * (channels * made + moved * (channels + made)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from smelt.core.dtype import f32
-from smelt.core.ir.graph import Weight
+from smelt.core.ir.graph import HEAD_BYTES, Weight
 
 SHAPE = (24, 40, 3, 50)
 
@@ -68,3 +68,14 @@ def test_small_ones_and_those_in_memory_are_made_at_once() -> None:
     assert empty.transposed((1, 0), "@t").array().shape == (3, 0)
     scalar = Weight("@z", f32, (), np.float32(7).reshape(()))
     assert scalar.scaled(np.array(2.0), "@s").array() == 14
+
+
+def test_the_head_is_of_the_elements_however_they_are_kept(pair: tuple[Weight, np.ndarray]) -> None:
+    w, data = pair
+    turned = data.transpose(2, 3, 1, 0)
+    held = Weight("@h", f32, SHAPE, data)
+    for found, wanted in ((w, data), (held, data), (w.transposed((2, 3, 1, 0), "@t"), turned)):
+        assert found.head == np.ascontiguousarray(wanted).tobytes()[:HEAD_BYTES]
+    short = Weight("@s", f32, (3,), recipe=lambda: iter((data.ravel()[:1], data.ravel()[1:3])))
+    assert short.head == data.ravel()[:3].tobytes()
+    assert Weight("@e", f32, (0, 3), path=w.path).head == b""

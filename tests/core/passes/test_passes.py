@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import YES, sym, to_dim
-from smelt.core.ir.graph import Attr, Graph, Module, Node, TensorType, Value
+from smelt.core.dtype import f32
+from smelt.core.ir.graph import Attr, Graph, Module, Node, TensorType, Value, Weight
 from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.text import parse_module, print_kernel
 from smelt.core.ir.verify import verify
@@ -321,3 +324,22 @@ def test_an_element_is_read_once() -> None:
     binds = [(n.inputs, n.attr("symbol"), n.attr("value")) for n in after.main.nodes if n.op == "bind"]
     assert binds == [(("%a",), "p", None), ((), "q", sym("p")), (("%a",), "r", None)]
     assert Workshop(after).engine.facts.prove_eq(sym("p"), sym("q")) is YES
+
+
+def test_weights_that_begin_unlike_are_not_read_whole() -> None:
+    """One piece of each tells them apart; equal ones are one, also where one is made as it is read."""
+    x = np.arange(4096, dtype=np.float32)
+
+    def unlike() -> Iterator[np.ndarray]:
+        yield x + 1
+        raise AssertionError("read whole")
+
+    made = {
+        "@a": Weight("@a", f32, (8192,), np.concatenate([x, x])),
+        "@b": Weight("@b", f32, (8192,), recipe=unlike),
+        "@c": Weight("@c", f32, (8192,), recipe=lambda: iter((x, x))),
+    }
+    graph = Graph("main", (), (), ("@a", "@b", "@c"), ("a", "b", "c"))
+    module = Module("m", weights=made, graphs={"main": graph})
+    after = cse(module, CONTEXT)
+    assert after.main.outputs == ("@a", "@b", "@a")
