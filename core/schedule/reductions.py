@@ -388,6 +388,8 @@ def widen(kernel: Kernel, name: str, var: str, width: int) -> Kernel:
 
     def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
         nonlocal settled
+        if sym(var) not in store.index:
+            raise ScheduleError(what, f"'{var}' is no axis of the register")
         axis.append(store.index.index(sym(var)))
         settled = _ranges_without(nodes, e, var)
         done = [replace(n, extent=to_dim(width)) if var_of(n) == var else n for n in nodes]

@@ -311,7 +311,8 @@ def _constant_columns(d: Draft, r: Roles, shape: Shape, columns: int, padded: bo
     if not rest:
         return
     if padded:
-        _panel(d, r, suffix, c + suffix, shape, rest, shape.padded(rest))
+        # a single column is no axis of a register: as a number it takes as many steps as a vector would
+        _panel(d, r, suffix, c + suffix, shape, rest, shape.padded(rest) if rest > 1 else 0)
         return
     for width in _pieces(rest, shape.lanes):
         if width < rest:

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 from kept_meaning import kept
+from naive_kernels import check, op_kernel
 from strategy_kernels import KERNELS
 
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.layout import Layout
+from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
 from smelt.core.schedule.strategies import draft
 
@@ -59,3 +61,15 @@ def test_panels_have_the_width_of_their_elements() -> None:
     naive, constants, _ = KERNELS["matmul-packed"]
     for machine in SHARING:
         assert widths(draft(naive, machine, frozenset(constants)).kernel) == {PANEL // 32}
+
+
+@pytest.mark.parametrize("machine", SHARING, ids=lambda m: m.name)
+def test_any_number_of_columns_is_packed(machine: Machine) -> None:
+    """One that is left alone inside a panel, too."""
+    wide = replace(machine, panel_bits=2 * PANEL)
+    for columns in range(2, 42):
+        naive = op_kernel("matmul", [("m", 3), (3, columns)], ("m", columns))
+        d = draft(naive, wide, frozenset("b"))
+        assert widths(d.kernel), columns
+        verify_kernel(d.kernel, "scheduled", machine=wide)
+        check(naive, d.kernel, {"m": 2}, rtol=2e-5)
