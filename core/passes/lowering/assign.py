@@ -2,7 +2,8 @@
 
 For two units the choice is a least cut, and exact. For more it is improved by cuts until none helps: between
 two units, and of all that is better at one of them (Boykov, Veksler and Zabih, "Fast Approximate Energy
-Minimization via Graph Cuts", 2001), from each unit on. Costs are whole numbers, so that nothing is rounded.
+Minimization via Graph Cuts", 2001), from each unit and from the best of each two on. Costs are whole numbers,
+so that nothing is rounded.
 """
 
 from __future__ import annotations
@@ -62,9 +63,11 @@ def _cheapest(own: Sequence[int | None]) -> int:
 def assigned(costs: UnitCosts) -> Assignment:
     """The best assignment that was found: the best of all for two units; for more, none that uses only two of
     them is better."""
-    starts = [costs.alone(unit) for unit in range(costs.units)]
+    alone = [costs.alone(unit) for unit in range(costs.units)]
     if costs.units <= 2:
-        starts = [min(starts, key=costs.cost)]
+        return _improved(costs, min(alone, key=costs.cost))
+    pairs = [(a, b) for b in range(costs.units) for a in range(b)]
+    starts = [*alone, *(_best(costs, *_choices(costs, alone[a], a, b)) for a, b in pairs)]
     return min((_improved(costs, start) for start in starts), key=costs.cost)
 
 

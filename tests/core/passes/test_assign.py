@@ -67,6 +67,12 @@ def test_three_units_need_more_than_changes_between_two() -> None:
     assert p.cost(assigned(p)) == best(p, range(3)) == 33
 
 
+def test_three_units_begin_with_the_best_of_each_two() -> None:
+    """From what each unit does alone on, changes end at 5."""
+    p = UnitCosts(3, ((2, 1, 6), (3, 5, 3)), (Shared(1, (0,), ((0, 6, 4), (6, 0, 5), (3, 0, 0))),))
+    assert p.cost(assigned(p)) == best(p, (1, 2)) == 4
+
+
 def test_what_is_alone_somewhere_else() -> None:
     p = UnitCosts(2, ((5, 3), (None, 1), (2, None)), ())
     assert p.alone(0) == (0, 1, 0) and p.alone(1) == (1, 1, 0)
