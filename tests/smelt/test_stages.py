@@ -131,7 +131,7 @@ def test_the_front_door_takes_dumps(
     from smelt.cli.main import main
 
     folder, digest = dumped()
-    path = folder / "08-patterns.smelt"
+    path = folder / "09-patterns.smelt"
     assert smelt.compile(path, output=tmp_path / "again").digest == digest
     assert main(["compile", str(path), "-o", str(tmp_path / "typed"), "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["digest"] == digest
@@ -147,7 +147,7 @@ def test_opt_writes_what_compile_goes_on_from(
 
     folder, digest = dumped()
     model = product(tmp_path / "net.onnx")
-    made = tmp_path / "made" / "08-patterns.smelt"
+    made = tmp_path / "made" / "09-patterns.smelt"
     made.parent.mkdir()
     names = ",".join(p.name for p in PASSES[: int(made.name[:2]) + 1])
     assert main(["opt", str(model), "-p", names, "-o", str(made)]) == 0
@@ -157,7 +157,7 @@ def test_opt_writes_what_compile_goes_on_from(
     assert smelt.compile(last, output=tmp_path / "again").digest == digest
     capfd.readouterr()
     assert main(["opt", str(last), "-p", "schedule"]) == 0
-    assert capfd.readouterr().out == (folder / "25-schedule.smelt").read_text()
+    assert capfd.readouterr().out == (folder / "26-schedule.smelt").read_text()
 
 
 def test_an_edited_module_is_another_model(dumped: Callable[..., tuple[Path, str]], tmp_path: Path) -> None:
