@@ -2,20 +2,25 @@
 
 A use is what a schedule may rely on: the unit, which inputs are weights, the ranges of the dims at the call.
 Uses for which the same is decided share one kernel, scheduled for all of them.
+
+A weight that some kernels pack and others pick from by run-time indices (an embedding that is also the weight
+of the last product) lies once: the latter read it as the former packed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import TypeAlias
 
 from smelt.core.dim import Dim, Facts, sym
+from smelt.core.ir.analysis.scope import Binder, accesses
 from smelt.core.ir.checked import FactScope
-from smelt.core.ir.graph import Graph, Module, Node
-from smelt.core.ir.kernel import DimParam, Kernel
+from smelt.core.ir.graph import Graph, Module, Node, Ref
+from smelt.core.ir.kernel import Block, DimParam, Kernel, Let
+from smelt.core.ir.layout import Layout, PackSpec
 from smelt.core.ir.params import intersection, parameter, union
 from smelt.core.ir.rewrite import map_stmt_dims
 from smelt.core.ir.verify import module_facts
@@ -26,30 +31,79 @@ Machines = Mapping[str, Machine]
 _FORMULA = sym("")
 
 
-def schedule_kernel(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> Kernel:
+def schedule_kernel(
+    kernel: Kernel,
+    machine: Machine,
+    constants: frozenset[str] = frozenset(),
+    laid: Mapping[str, PackSpec] = MappingProxyType({}),
+) -> Kernel:
     """The kernel scheduled for the machine. constants: names of inputs that are known when compiling
-    and may be packed (see core/ir/layout.py)."""
-    return draft(kernel, machine, constants).kernel
+    and may be packed (see core/ir/layout.py). laid: how inputs lie already."""
+    return draft(kernel, machine, constants, laid).kernel
 
 
 def schedule_module(module: Module, machine: Machine, units: Machines = MappingProxyType({})) -> Module:
     """Every kernel scheduled. units: the machines of the units that run calls (Node.unit); machine:
     that of calls which name none. Where uses of a kernel differ in what is decided, calls name one of
     several; what nobody calls is scheduled for any use."""
-    return _Scheduling(module, machine, units).run()
+    scheduling = _Scheduling(module, machine, units)
+    found = scheduling.run()
+    laid = _packed_elsewhere(found)
+    return replace(scheduling, laid=laid).run() if laid else found
+
+
+WeightLayouts: TypeAlias = Mapping[tuple[Ref, str], PackSpec]
+"""Of a weight at a unit, how it is packed there."""
+
+
+def _packed_elsewhere(module: Module) -> WeightLayouts:
+    """The weights of a scheduled module that some kernel packs and another one reads as they are."""
+    found: dict[tuple[Ref, str], dict[Layout | None, None]] = {}
+    for node in (n for g in module.graphs.values() for n in g.walk() if n.op == "call_kernel"):
+        inputs = module.kernels[str(node.attr("kernel"))].inputs
+        for ref, b in zip(node.inputs, inputs, strict=False):
+            if ref.startswith("@"):
+                found.setdefault((ref, node.unit), {})[b.layout] = None
+    return {
+        at: next(x.spec for x in layouts if x is not None)
+        for at, layouts in found.items() if None in layouts and len(layouts) > 1
+    }  # fmt: skip
+
+
+def _picked(kernel: Kernel, number: int) -> bool:
+    """Whether a run decides by its data which elements of an input are read: few of them, one at a time."""
+    name = kernel.inputs[number].name
+    reads = [x for x in accesses(kernel.body) if x.buffer == name]
+    return bool(reads) and all(
+        not {s for d in x.index for s in d.symbols}.isdisjoint(_learned(x.binders)) for x in reads
+    )
+
+
+def _learned(binders: Sequence[Binder]) -> set[str]:
+    """The variables whose values are data."""
+    found: set[str] = set()
+    for b in binders:
+        if isinstance(b, Let):
+            found.add(b.var)
+        elif isinstance(b, Block):
+            found |= {var for var, *_ in b.let}
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What may be relied on when a kernel is called. constants: numbers of the inputs that are weights."""
+    """What may be relied on when a kernel is called. constants: numbers of the inputs that are weights.
+    laid: of inputs that lie packed, the number and how."""
 
     kernel: str
     unit: str
     constants: frozenset[int]
     dims: tuple[DimParam, ...]
+    laid: Laid = ()
 
 
 Ranges: TypeAlias = dict[Dim, DimParam]
+Laid: TypeAlias = tuple[tuple[int, PackSpec], ...]
 
 
 def _range(p: DimParam, size: Dim, facts: Facts, ranges: Ranges) -> DimParam:
@@ -61,12 +115,13 @@ def _range(p: DimParam, size: Dim, facts: Facts, ranges: Ranges) -> DimParam:
 
 @dataclass
 class _Scheduling:
-    """Collects the kernels of one module; used once."""
+    """Collects the kernels of one module. laid: weights that lie as other kernels packed them."""
 
     module: Module
     machine: Machine
     units: Machines
-    done: dict[tuple[Kernel, str, frozenset[int]], tuple[Kernel, Hashable]] = field(default_factory=dict)
+    laid: WeightLayouts = field(default_factory=dict)
+    done: dict[Hashable, tuple[Kernel, Hashable]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.start = FactScope(module_facts(self.module))
@@ -115,7 +170,9 @@ class _Scheduling:
         sizes = node.attr("dims", ())
         dims = tuple(_range(p, d, facts, ranges) for p, d in zip(kernel.dims, sizes, strict=True))
         constants = frozenset(i for i, ref in enumerate(node.inputs) if ref.startswith("@"))
-        return _Use(kernel.name, node.unit, constants, dims)
+        lying = ((i, self.laid.get((node.inputs[i], node.unit))) for i in sorted(constants) if self.laid)
+        laid = tuple((i, spec) for i, spec in lying if spec is not None and _picked(kernel, i))
+        return _Use(kernel.name, node.unit, constants, dims, laid)
 
     def _decided(self, name: str, uses: Iterable[_Use]) -> Iterator[tuple[Kernel, list[_Use]]]:
         """The kernels that come of one, each with the uses for which it was decided so."""
@@ -140,12 +197,13 @@ class _Scheduling:
         """The kernel for a use, without a name, and its decisions; kernels of equal structure are scheduled
         once."""
         kernel = self.module.kernels[use.kernel].with_(name="", origin="", dims=use.dims)
-        key = (kernel, use.unit, use.constants)
+        key = (kernel, use.unit, use.constants, use.laid)
         done = self.done.get(key)  # the key is hashed whole, so it is looked up no oftener than it must be
         if done is None:
             if not kernel.schedule:
-                names = frozenset(kernel.inputs[i].name for i in use.constants)
-                kernel = schedule_kernel(kernel, self.units.get(use.unit, self.machine), names)
+                laid = {kernel.inputs[i].name: spec for i, spec in use.laid}
+                names = frozenset(kernel.inputs[i].name for i in use.constants) - laid.keys()
+                kernel = schedule_kernel(kernel, self.units.get(use.unit, self.machine), names, laid)
             done = self.done[key] = kernel, _decisions(kernel)
         return done
 
@@ -153,7 +211,7 @@ class _Scheduling:
 def _joined(a: _Use, b: _Use) -> _Use:
     """What both allow to rely on."""
     dims = tuple(map(union, a.dims, b.dims))
-    return _Use(a.kernel, a.unit, a.constants & b.constants, dims)
+    return _Use(a.kernel, a.unit, a.constants & b.constants, dims, a.laid)  # one decision: laid alike
 
 
 def _decisions(kernel: Kernel) -> Hashable:

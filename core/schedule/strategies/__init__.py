@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 from smelt.core.ir.kernel import Kernel, Loop, Reduce, Store, walk_expr
+from smelt.core.ir.layout import PackSpec
 from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.schedule import Schedule
@@ -40,10 +42,17 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozens
     return draft(kernel, machine, constants).schedule
 
 
-def draft(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> Draft:
-    """As `choose`, with the scheduled kernel."""
+def draft(
+    kernel: Kernel,
+    machine: Machine,
+    constants: frozenset[str] = frozenset(),
+    laid: Mapping[str, PackSpec] = MappingProxyType({}),
+) -> Draft:
+    """As `choose`, with the scheduled kernel. laid: how inputs lie already; constants has none of them."""
     d = Draft(kernel.with_(schedule=""), machine, constants)
     d.do("normalise")
+    for name, spec in laid.items():
+        d.do("pack", name, str(spec))
     for number, s in enumerate(d.kernel.body):
         if isinstance(s, Store) and any(isinstance(x, Reduce) for x in walk_expr(s.value)):
             d.do("enclose", str(number), d.fresh("one"))

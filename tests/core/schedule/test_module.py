@@ -10,15 +10,18 @@ from naive_kernels import op_kernel
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import sym, to_dim
-from smelt.core.dtype import f32
+from smelt.core.dtype import f32, i64
 from smelt.core.ir.graph import Graph, Module, Node, Symbol, TensorType, Value, Weight
+from smelt.core.ir.interp_graph import run_module
 from smelt.core.ir.kernel import DimParam, Kernel, Loop, walk
 from smelt.core.ir.text import parse_module
 from smelt.core.ir.verify import verify, verify_kernel
 from smelt.core.machine import Machine
+from smelt.core.ops import OPS
 from smelt.core.plan.items import timeline
 from smelt.core.plan.weights import weight_places, weight_readers
 from smelt.core.schedule import schedule_module
+from smelt.core.schedule.schedule import apply, parse
 
 MACHINE = Machine("m", 256, 16)
 
@@ -61,6 +64,50 @@ def test_a_kernel_called_with_both_is_two() -> None:
     done = schedule_module(_module((("k1", "%b"), ("k1", "@w"), ("k1", "%b"))), MACHINE)
     assert {name: _laid(k) for name, k in done.kernels.items()} == {"k1": [], "k1_2": [1]}
     assert [n.attr("kernel") for n in done.main.nodes] == ["k1", "k1_2", "k1"]
+
+
+def _tied(reader: Kernel, *, elsewhere: bool) -> Module:
+    """A product with @w, and a reader of @w as it is; elsewhere: and of a weight that nobody packs."""
+    m, six, forty = sym("m"), to_dim(6), to_dim(40)
+    x, i = Value("%x", TensorType(f32, (m, six)), "x"), Value("%i", TensorType(i64, (m,)), "i")
+    refs = ("@w", "@v") if elsewhere else ("@w",)
+    others = (("%i",) if len(reader.inputs) > 1 else (), reader.outputs[0].shape)
+    nodes = (
+        Node("call_kernel", ("%x", "@w"), (Value("%y", TensorType(f32, (m, forty))),),
+             {"kernel": "product", "dims": (m,)}),
+        *(
+            Node("call_kernel", (ref, *others[0]), (Value(f"%r{n}", TensorType(f32, others[1])),),
+                 {"kernel": "reader", "dims": (m,) if reader.dims else ()})
+            for n, ref in enumerate(refs)
+        ),
+    )  # fmt: skip
+    graph = Graph("main", (x, i), nodes, tuple(n.output.name for n in nodes))
+    values = np.arange(240, dtype=np.float32).reshape(6, 40)
+    weights = {ref: Weight(ref, f32, (6, 40), values + k) for k, ref in enumerate(refs)}
+    kernels = {"product": _kernel("product"), "reader": reader.with_(name="reader")}
+    return Module("test", (Symbol("m"),), weights=weights, graphs={"main": graph}, kernels=kernels)
+
+
+def test_rows_that_a_run_picks_are_read_as_others_packed_them() -> None:
+    """Of a weight that lies for nobody else they are read as they are, by another kernel."""
+    reader = op_kernel("gather", [(6, 40), ("m",)], ("m", 40), {"axis": 0}, dtypes=[f32, i64])
+    module = _tied(reader, elsewhere=True)
+    done = schedule_module(module, MACHINE)
+    verify(done, stage="scheduled")
+    product, tied, alone = (done.kernels[str(n.attr("kernel"))] for n in done.main.nodes)
+    assert product.inputs[1].layout == tied.inputs[0].layout is not None
+    assert alone.inputs[0].layout is None
+    feeds = {"x": np.ones((3, 6), np.float32), "i": np.array([5, 0, -2])}
+    for a, b in zip(run_module(module, feeds, OPS), run_module(done, feeds, OPS), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5)
+    again = apply(reader, parse(tied.schedule))
+    assert again.body == tied.body, "the schedule does not replay from its text"
+
+
+def test_what_reads_all_of_a_weight_reads_it_as_it_is() -> None:
+    reader = op_kernel("relu", [(6, 40)], (6, 40))
+    done = schedule_module(_tied(reader, elsewhere=False), MACHINE)
+    assert _laid(done.kernels["reader"]) == []
 
 
 def test_uses_keep_their_ranges() -> None:
