@@ -14,6 +14,7 @@ from smelt.core.passes.lowering.fuse import explain, fuse
 from smelt.core.passes.lowering.half import half
 from smelt.core.passes.lowering.lower import lower
 from smelt.core.passes.lowering.place import explain_places, place
+from smelt.core.passes.lowering.tied import tied
 from smelt.core.passes.manager import Pass, run_pipeline
 from smelt.core.passes.numerics import INTEGERS, ROUNDING, SUMS, TRANSFORMS, WIDER
 from smelt.core.passes.quantized.byte_operands import channels, signs, words
@@ -64,6 +65,8 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("lower", lower, level=0),
     # last: what one kernel keeps to itself needs no storage, so it stays f32
     Pass("half", half, level=0, kind=""),
+    # after half, which makes weights anew; before place, which gives them to units
+    Pass("tied", tied),
     # kernels and what lies between them are settled
     Pass("place", place, level=0, kind="", why=explain_places, asks=places),
 )

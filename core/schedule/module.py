@@ -9,17 +9,17 @@ of the last product) lies once: the latter read it as the former packed it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import TypeAlias
 
 from smelt.core.dim import Dim, Facts, sym
-from smelt.core.ir.analysis.scope import Binder, accesses
+from smelt.core.ir.analysis.traits import picks
 from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Node, Ref
-from smelt.core.ir.kernel import Block, DimParam, Kernel, Let
+from smelt.core.ir.kernel import DimParam, Kernel
 from smelt.core.ir.layout import Layout, PackSpec
 from smelt.core.ir.params import intersection, parameter, union
 from smelt.core.ir.rewrite import map_stmt_dims
@@ -68,26 +68,6 @@ def _packed_elsewhere(module: Module) -> WeightLayouts:
         at: next(x.spec for x in layouts if x is not None)
         for at, layouts in found.items() if None in layouts and len(layouts) > 1
     }  # fmt: skip
-
-
-def _picked(kernel: Kernel, number: int) -> bool:
-    """Whether a run decides by its data which elements of an input are read: few of them, one at a time."""
-    name = kernel.inputs[number].name
-    reads = [x for x in accesses(kernel.body) if x.buffer == name]
-    return bool(reads) and all(
-        not {s for d in x.index for s in d.symbols}.isdisjoint(_learned(x.binders)) for x in reads
-    )
-
-
-def _learned(binders: Sequence[Binder]) -> set[str]:
-    """The variables whose values are data."""
-    found: set[str] = set()
-    for b in binders:
-        if isinstance(b, Let):
-            found.add(b.var)
-        elif isinstance(b, Block):
-            found |= {var for var, *_ in b.let}
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +151,8 @@ class _Scheduling:
         dims = tuple(_range(p, d, facts, ranges) for p, d in zip(kernel.dims, sizes, strict=True))
         constants = frozenset(i for i, ref in enumerate(node.inputs) if ref.startswith("@"))
         lying = ((i, self.laid.get((node.inputs[i], node.unit))) for i in sorted(constants) if self.laid)
-        laid = tuple((i, spec) for i, spec in lying if spec is not None and _picked(kernel, i))
+        packed = ((i, spec, kernel.inputs[i].name) for i, spec in lying if spec is not None)
+        laid = tuple((i, spec) for i, spec, name in packed if picks(kernel.body, name))
         return _Use(kernel.name, node.unit, constants, dims, laid)
 
     def _decided(self, name: str, uses: Iterable[_Use]) -> Iterator[tuple[Kernel, list[_Use]]]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from smelt.core.dim import YES, Dim, Facts, SymbolAtom, sym, to_dim
 from smelt.core.ir.analysis.products import factors, split_factors
 from smelt.core.ir.analysis.row_operand import row_operand, with_row_operand
-from smelt.core.ir.analysis.scope import Access, expr_accesses
-from smelt.core.ir.kernel import Axis, Call, Expr, Index, Let, Load, Reduce, children, walk_expr
+from smelt.core.ir.analysis.scope import Access, accesses, expr_accesses
+from smelt.core.ir.kernel import Axis, Block, Call, Expr, Index, Let, Load, Reduce, Stmt, children, walk_expr
 from smelt.core.machine import FREE, Machine
 
 
@@ -299,6 +299,17 @@ def _axes(a: Access) -> tuple[Axis, ...]:
 def _lets(a: Access) -> frozenset[str]:
     """The variables around it whose values are data."""
     return frozenset(b.var for b in a.binders if isinstance(b, Let))
+
+
+def picks(body: tuple[Stmt, ...], buffer: str) -> bool:
+    """Whether data decide which elements of a buffer are read, at each of its loads."""
+    loads = [x for x in accesses(body) if x.buffer == buffer and not x.is_store]
+    return bool(loads) and all(any(not d.symbols.isdisjoint(_learned(x)) for d in x.index) for x in loads)
+
+
+def _learned(a: Access) -> frozenset[str]:
+    """The variables around it whose values are data, of blocks, too."""
+    return _lets(a).union(v for b in a.binders if isinstance(b, Block) for v, *_ in b.let)
 
 
 def _place(shape: Sequence[Dim], load: Access, variables: Mapping[str, Dim], facts: Facts) -> Read:
