@@ -55,6 +55,8 @@ of what rules must not do shows only where such a one is taken at its word."""
 
 SUMS_LIMIT = 2.0**40
 """The largest size of numbers that SUMS and INTEGERS speak of; its reciprocal is the least."""
+SCALED = frozenset({"quantize", "dequantize", "dequantize_blocks"})
+"""Ops whose second input says what a byte stands for."""
 SUMMING = frozenset({"matmul", "conv", "conv_transpose"})
 
 Feeds = Mapping[str, Array]
@@ -184,7 +186,7 @@ def _overflows(module: Module, feeds: Feeds) -> bool:
 def _finite_scales(module: Module, feeds: Feeds) -> bool:
     """Whether bytes stand for finite numbers: with an infinite scale some are NaN, and sums of integers are
     not."""
-    scales = {n.inputs[1] for n in module.main.walk() if n.op in ("quantize", "dequantize")}
+    scales = {n.inputs[1] for n in module.main.walk() if n.op in SCALED}
     found = [module.weights[r].array() for r in scales if r in module.weights]
     found += [feeds[v.origin or v.name[1:]] for v in module.main.inputs if v.name in scales]
 

@@ -311,8 +311,13 @@ def _constant_columns(d: Draft, r: Roles, shape: Shape, columns: int, padded: bo
     if not rest:
         return
     if padded:
-        # a single column is no axis of a register: as a number it takes as many steps as a vector would
-        _panel(d, r, suffix, c + suffix, shape, rest, shape.padded(rest) if rest > 1 else 0)
+        if rest == 1 and shape.panel and (columns - rest) % shape.panel:
+            # its place in the panel is a number, so that no axis would be left to widen: cut from a vector
+            o, i = f"{c}.o{suffix}", f"{c}.i{suffix}"
+            d.do("split", c + suffix, shape.padded(rest), o, i, True)
+            _tile(d, r, suffix, o, i, shape, 0)
+            return
+        _panel(d, r, suffix, c + suffix, shape, rest, shape.padded(rest))
         return
     for width in _pieces(rest, shape.lanes):
         if width < rest:
