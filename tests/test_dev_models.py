@@ -86,22 +86,30 @@ DECODERS = [m for m in MORE if m.name in PRESENT]
 
 
 @pytest.mark.parametrize("model", DECODERS, indirect=True, ids=[m.name for m in DECODERS], scope="module")
-def test_decodes_the_same_tokens(model: Model, session: smelt.Session) -> None:
-    """Each side goes on from its own cache; the tokens are ONNX Runtime's."""
-    sides = (session, reference(model.path()))
+def test_decodes_the_same_tokens(model: Model, session: smelt.Session, tmp_path: Path) -> None:
+    """Each side goes on from its own cache; the tokens are ONNX Runtime's. Of a model that rounds activations
+    one may be another where ONNX Runtime, rounding otherwise, is as far from itself as the two tokens are
+    from each other."""
+    sides = [session, reference(model.path())]
+    if model.name in ROUNDED:
+        sides.append(reference(other_answers(model, tmp_path), plain=True))
     names = [o.name for o in session.get_outputs()]
-    caches: list[Feeds] = [{}, {}]
-    prompt = PRESENT[model.name]
+    caches: list[Feeds] = [{} for _ in sides]
+    prompt, near = PRESENT[model.name], 0
     tokens = np.random.default_rng(7).integers(1, 4000, (1, prompt)).astype(np.int64)
     for step in range(STEPS):
-        best = []
+        last = []
         for n, side in enumerate(sides):
             feeds = step_feeds(model, tokens, prompt + step - 1 if step else 0)
             found = dict(zip(names, side.run(None, {**feeds, **caches[n]}), strict=True))
-            best.append(int(found["logits"][0, -1].argmax()))
+            last.append(found["logits"][0, -1].astype(np.float64))
             caches[n] = kept(found, caches[n])
-        assert best[0] == best[1], f"{model.name}: token {step}"
-        tokens = np.array([[best[1]]], np.int64)
+        mine, theirs = (int(logits.argmax()) for logits in last[:2])
+        spread = max((np.abs(x - last[1]).max() for x in last[2:]), default=0)
+        assert last[1][theirs] - last[1][mine] <= spread, f"{model.name}: token {step}"
+        near += mine != theirs
+        tokens = np.array([[theirs]], np.int64)
+    assert near <= STEPS // 8
 
 
 def step_feeds(model: Model, tokens: Array, past: int) -> Feeds:
