@@ -258,8 +258,6 @@ def test_disjoint_writes(text: str, shared: tuple[str, ...]) -> None:
 
 
 NUMBERS = st.tuples(*(st.sampled_from(x) for x in ((1, 2, 3, 4), (0, 1, 2), (0, 1, 3), (0, 1, 2, 3, 5))))
-
-
 PARTS = st.sampled_from(("", " % 2", "//2"))
 
 
