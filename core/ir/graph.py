@@ -450,6 +450,10 @@ class Module:
         """A copy with some fields replaced."""
         return replace(self, **changes)
 
+    def calls(self) -> Iterator[Node]:
+        """The calls of kernels in all graphs and their regions."""
+        return (n for g in self.graphs.values() for n in g.walk() if n.op == "call_kernel")
+
     def output_types(self) -> tuple[TensorType, ...]:
         """The types of the entry graph's outputs, which may be weights."""
         values = self.main.values()

@@ -6,7 +6,7 @@ equal is put in one place: kernels, weights by their bytes, working memory, stat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -221,7 +221,7 @@ def _with_common_kernels(modules: Sequence[tuple[str, str, Module]]) -> tuple[li
     processors: dict[str, str] = {}
     done = []
     for entry, processor, module in modules:
-        units = {str(n.attr("kernel")): n.unit for n in _calls(module)}
+        units = {str(n.attr("kernel")): n.unit for n in module.calls()}
         names: dict[str, str] = {}
         for name, kernel in module.kernels.items():
             unit = units.get(name, CPU)
@@ -234,10 +234,6 @@ def _with_common_kernels(modules: Sequence[tuple[str, str, Module]]) -> tuple[li
             names[name] = known[key]
         done.append(_renamed(module, names, named))
     return done, processors
-
-
-def _calls(module: Module) -> Iterable[Node]:
-    return (n for g in module.graphs.values() for n in g.walk() if n.op == "call_kernel")
 
 
 def _renamed(module: Module, names: Mapping[str, str], kernels: Mapping[str, Kernel]) -> Module:

@@ -31,15 +31,10 @@ Machines = Mapping[str, Machine]
 _FORMULA = sym("")
 
 
-def schedule_kernel(
-    kernel: Kernel,
-    machine: Machine,
-    constants: frozenset[str] = frozenset(),
-    laid: Mapping[str, PackSpec] = MappingProxyType({}),
-) -> Kernel:
+def schedule_kernel(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> Kernel:
     """The kernel scheduled for the machine. constants: names of inputs that are known when compiling
-    and may be packed (see core/ir/layout.py). laid: how inputs lie already."""
-    return draft(kernel, machine, constants, laid).kernel
+    and may be packed (see core/ir/layout.py)."""
+    return draft(kernel, machine, constants).kernel
 
 
 def schedule_module(module: Module, machine: Machine, units: Machines = MappingProxyType({})) -> Module:
@@ -59,7 +54,7 @@ WeightLayouts: TypeAlias = Mapping[tuple[Ref, str], PackSpec]
 def _packed_elsewhere(module: Module) -> WeightLayouts:
     """The weights of a scheduled module that some kernel packs and another one reads as they are."""
     found: dict[tuple[Ref, str], dict[Layout | None, None]] = {}
-    for node in (n for g in module.graphs.values() for n in g.walk() if n.op == "call_kernel"):
+    for node in module.calls():
         inputs = module.kernels[str(node.attr("kernel"))].inputs
         for ref, b in zip(node.inputs, inputs, strict=False):
             if ref.startswith("@"):
@@ -184,7 +179,7 @@ class _Scheduling:
             if not kernel.schedule:
                 laid = {kernel.inputs[i].name: spec for i, spec in use.laid}
                 names = frozenset(kernel.inputs[i].name for i in use.constants) - laid.keys()
-                kernel = schedule_kernel(kernel, self.units.get(use.unit, self.machine), names, laid)
+                kernel = draft(kernel, self.units.get(use.unit, self.machine), names, laid).kernel
             done = self.done[key] = kernel, _decisions(kernel)
         return done
 

@@ -250,7 +250,7 @@ def reporter(found: dict[str, Any]) -> Hook:
         if name != "half":
             return
         decision = decide(before)
-        calls = [n for g in after.graphs.values() for n in g.walk() if n.op == "call_kernel"]
+        calls = list(after.calls())
         found["half"] = sum(v.name in decision.half for n in calls for v in n.outputs)
         found["float"] = dict(sorted(Counter(decision.kept.values()).items()))
         found["weights"] = sum(r.endswith(SUFFIX) for r in after.weights)

@@ -98,7 +98,7 @@ def _check(module: Module, ctx: Context) -> None:
 
 def _names(module: Module) -> dict[str, None]:
     """What a pattern may fit: kernels that are called, and the nodes that they come from."""
-    calls = [n for g in module.graphs.values() for n in g.walk() if n.op == "call_kernel"]
+    calls = list(module.calls())
     return dict.fromkeys(name for n in calls for name in (str(n.attr("kernel")), n.origin) if name)
 
 

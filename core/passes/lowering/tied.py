@@ -26,7 +26,8 @@ from smelt.core.passes.rewriting.editor import without_unused
 
 def tied(module: Module, ctx: Context) -> Module:
     """The module without the weights of two axes that runs only pick from, and whose transposes are there."""
-    found = _transposes(module)
+    picked = _picked(module)
+    found = _transposes(module, picked)
     if not found:
         return module
     kernels = dict(module.kernels)
@@ -36,7 +37,7 @@ def tied(module: Module, ctx: Context) -> Module:
         return g.with_(nodes=tuple(map(call, g.nodes)))
 
     def call(n: Node) -> Node:
-        for k in _picked(module, n):
+        for k in picked.get(str(n.attr("kernel", "")), ()):
             if n.inputs[k] in found:
                 name = str(n.attr("kernel"))
                 if (name, k) not in turned:
@@ -46,25 +47,33 @@ def tied(module: Module, ctx: Context) -> Module:
                 n = n.with_(inputs=inputs, attrs={**n.attrs, "kernel": turned[name, k]})
         return n.with_(regions=tuple(map(changed, n.regions))) if n.regions else n
 
-    graphs = {name: changed(g) for name, g in module.graphs.items()}
-    used = {str(n.attr("kernel")) for g in graphs.values() for n in g.walk() if n.op == "call_kernel"}
-    left = {name: k for name, k in kernels.items() if name in used or name not in {old for old, _ in turned}}
-    return without_unused(module.with_(graphs=graphs, kernels=left))
+    done = module.with_(graphs={name: changed(g) for name, g in module.graphs.items()})
+    left = {old for old, _ in turned} - {str(n.attr("kernel")) for n in done.calls()}
+    return without_unused(done.with_(kernels={name: k for name, k in kernels.items() if name not in left}))
 
 
-def _transposes(module: Module) -> Mapping[Ref, Ref]:
+def _picked(module: Module) -> Mapping[str, tuple[int, ...]]:
+    """Of each kernel that has some, the inputs of two axes of which it reads what the data say."""
+    found = {
+        name: tuple(n for n, b in enumerate(k.inputs) if len(b.shape) == 2 and picks(k.body, b.name))
+        for name, k in module.kernels.items()
+    }
+    return {name: inputs for name, inputs in found.items() if inputs}
+
+
+def _transposes(module: Module, inputs: Mapping[str, tuple[int, ...]]) -> Mapping[Ref, Ref]:
     """Of each weight that is only picked from, the transpose that some kernel reads otherwise."""
     reads: Counter[Ref] = Counter()
     picked: Counter[Ref] = Counter()
     for n in (n for g in module.graphs.values() for n in g.walk()):
         reads.update(x for x in n.inputs if x.startswith("@"))
-        picked.update(n.inputs[k] for k in _picked(module, n))
+        picked.update(n.inputs[k] for k in inputs.get(str(n.attr("kernel", "")), ()))
     for g in module.graphs.values():
         reads.update(_results(g))
     others = [w for r, w in module.weights.items() if len(w.shape) == 2 and reads[r] > picked[r]]
     found: dict[Ref, Ref] = {}
     for ref, w in module.weights.items():
-        if picked[ref] and picked[ref] == reads[ref]:
+        if picked[ref] and picked[ref] == reads[ref] and len(w.shape) == 2:
             same = next((o for o in others if _is_transpose(w, o)), None)
             if same is not None:
                 found[ref] = same.name
@@ -77,16 +86,6 @@ def _results(g: Graph) -> Iterator[Ref]:
     for n in g.walk():
         for region in n.regions:
             yield from (r for r in region.outputs if r.startswith("@"))
-
-
-def _picked(module: Module, n: Node) -> Iterator[int]:
-    """The inputs of a call that are weights of which its kernel reads what the data say."""
-    if n.op != "call_kernel":
-        return
-    kernel = module.kernels[str(n.attr("kernel"))]
-    for k, (ref, b) in enumerate(zip(n.inputs, kernel.inputs, strict=True)):
-        if ref.startswith("@") and len(module.weights[ref].shape) == 2 == len(b.shape):
-            yield from [k] if picks(kernel.body, b.name) else []
 
 
 def _is_transpose(w: Weight, other: Weight) -> bool:

@@ -312,10 +312,8 @@ def _constant_columns(d: Draft, r: Roles, shape: Shape, columns: int, padded: bo
         return
     if padded:
         if rest == 1 and shape.panel and (columns - rest) % shape.panel:
-            # its place in the panel is a number, so that no axis would be left to widen: cut from a vector
-            o, i = f"{c}.o{suffix}", f"{c}.i{suffix}"
-            d.do("split", c + suffix, shape.padded(rest), o, i, True)
-            _tile(d, r, suffix, o, i, shape, 0)
+            # its place in the panel is a number: no axis is left to widen, nor one for an instruction
+            _panel(d, r, suffix, c + suffix, replace(shape, fit=None), rest, 0)
             return
         _panel(d, r, suffix, c + suffix, shape, rest, shape.padded(rest))
         return

@@ -9,11 +9,13 @@ from kept_meaning import kept
 from naive_kernels import check, op_kernel
 from strategy_kernels import KERNELS
 
+from smelt.core.dtype import i8, i32, u8
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.layout import Layout
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
 from smelt.core.schedule.strategies import draft
+from smelt.targets.instructions import x86
 
 PANEL = 256
 PLAIN = tuple(Machine(f"of{bits}", bits, 16, masked=bits > 64) for bits in (64, 128, 256))
@@ -61,6 +63,17 @@ def test_panels_have_the_width_of_their_elements() -> None:
     naive, constants, _ = KERNELS["matmul-packed"]
     for machine in SHARING:
         assert widths(draft(naive, machine, frozenset(constants)).kernel) == {PANEL // 32}
+
+
+def test_any_number_of_columns_has_the_instruction_of_its_bytes() -> None:
+    """But for one that is left alone inside a panel."""
+    machine = Machine("words", 128, 16, panel_bits=2 * PANEL, instructions=x86.rows(4, frozenset({"sse4.1"})))
+    for columns in range(2, 42):
+        naive = op_kernel("matmul", [("m", 8), (8, columns)], ("m", columns), dtypes=[u8, i8], out_dtype=i32)
+        d = draft(naive, machine, frozenset("b"))
+        assert "replace" in d.kernel.schedule, columns
+        verify_kernel(d.kernel, "scheduled", machine=machine)
+        check(naive, d.kernel, {"m": 2}, rtol=0)
 
 
 @pytest.mark.parametrize("machine", SHARING, ids=lambda m: m.name)

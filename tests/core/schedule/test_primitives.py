@@ -246,6 +246,7 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (add_of_a_broadcast, "", "unclamp [i0]", "no index is held"),
     (add, "", "unclamp [i1]", "no index is held"),
     (matmul, "split i1 10 o p no; order [o i0 p]; stage_reduce i0 acc", "widen acc p 16", "may leave"),
+    (matmul, "split i1 10 o p no; order [o i0 p]; stage_reduce i0 acc", "widen acc i0 16", "no axis"),
     (matmul, "", "deepen i0 4 o q", "no reduction has an axis 'i0'"),
     (matmul, "", "deepen k0 4 a q", "name 'a' or 'q' is taken"),
     (maximum, "", "deepen k1 4 o q", "no sum whose terms may change places"),
