@@ -79,12 +79,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _models(args: argparse.Namespace) -> list[Path]:
-    found = sorted(Path(args.models).glob("*.onnx")) if args.models else [fetch(n) for n in SAMPLES]
-    return [p for p in found if not args.only or p.stem in args.only]
+    """The files, and what lies in folders of its own with its weights beside it: FOLDER/NAME/model.onnx."""
+    there = [*Path(args.models).glob("*.onnx"), *Path(args.models).glob("*/model.onnx")] if args.models else []
+    found = sorted(there, key=_name) if args.models else [fetch(n) for n in SAMPLES]
+    return [p for p in found if not args.only or _name(p) in args.only]
+
+
+def _name(path: Path) -> str:
+    return path.parent.name if path.name == "model.onnx" else path.stem
 
 
 def _race(path: Path, seconds: float) -> Row:
-    name = path.stem
+    name = _name(path)
     print(f"{name} ...", file=sys.stderr, flush=True)
     try:
         with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:

@@ -127,6 +127,14 @@ class Campaign:
         self.faults.append(row)
         return True
 
+    def awaited(self, what: Callable[[], bool], seconds: float) -> bool:
+        """Whether it comes about by then, while what dies is started again."""
+        deadline = time.monotonic() + seconds
+        while not (met := what()) and time.monotonic() < deadline:
+            self.keep_alive()
+            time.sleep(0.05)
+        return met
+
     def pick(self, names: Any) -> str:
         return self.rng.choice(sorted(names))
 
@@ -228,25 +236,34 @@ def _stop_agent(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _aim_at_holder(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
-    """A holder between its two runs, which sleeps until another agent has run on its device."""
-    logs = {k: max(c.folder.glob(f"agent-{k}-*.jsonl"), key=lambda p: p.stat().st_mtime, default=None)
-            for k in c.agents}  # fmt: skip
-    for k, log in logs.items():
-        last = (check.rows(log) or [{}])[-1] if log else {}
+    """A holder between its two runs, which sleeps until another agent has run on its device, and then runs
+    again; None where that did not come about."""
+    for k in c.agents:
+        last = (_events(c, k) or [{}])[-1]
         if last.get("event") != "ran" or time.monotonic() - last["t"] > BETWEEN_RUNS / 2 or c.heals:
             continue
         c.agents[k].send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + 8 * RULES.lease
-        while time.monotonic() < deadline and not any(
-            e["event"] == "ran" and e["device"] == last["device"] and e["fence"] > last["fence"]
-            for other, path in logs.items() if other != k and path
-            for e in check.rows(path)
-        ):  # fmt: skip
-            c.keep_alive()
-            time.sleep(0.05)
+        others = [n for n in c.agents if n != k]
+        passed = c.awaited(lambda o=others, e=last: any(_ran(c, n, e, newer=True) for n in o), 16 * RULES.lease)
         c.agents[k].send_signal(signal.SIGCONT)
-        return {"device": "*", "agent": k}
+        again = c.awaited(lambda n=k, e=last: _ran(c, n, e, newer=False), 4 * RULES.lease)
+        return {"device": "*", "agent": k} if passed and again else None
     return None
+
+
+def _events(c: Campaign, k: int) -> list[dict[str, Any]]:
+    """What the agent has written since it was started last."""
+    log = max(c.folder.glob(f"agent-{k}-*.jsonl"), key=lambda p: p.stat().st_mtime, default=None)
+    return list(check.rows(log)) if log else []
+
+
+def _ran(c: Campaign, k: int, before: dict[str, Any], *, newer: bool) -> bool:
+    """Whether the agent has run after that event on its device: with a newer lease, or with the same."""
+    return any(
+        e["event"] == "ran" and e["device"] == before["device"] and e["t"] > before["t"]
+        and (e["fence"] > before["fence"] if newer else e["fence"] == before["fence"])
+        for e in _events(c, k)
+    )  # fmt: skip
 
 
 def _kill_coordinator(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
