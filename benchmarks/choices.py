@@ -208,9 +208,9 @@ CHOICES = (
     Choice("MOST_TILE", (reduction,), (2, 4, 16), DEPTHWISE),
     Choice("WIDE_TILE", (reduction,), (2, 3, 6, 8), DEPTHWISE),
     Choice("UNROLL_TAPS", (reduction,), (0, 9, 25), DEPTHWISE),
-    Choice("TILE_OF_TWO", (winograd,), (1, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
+    Choice("OF_FOUR", (winograd,), (1, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
         (16, 160), (32, 160), (288, 14)))),
-    Choice("TILE_OF_FOUR", (winograd,), (1, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
+    Choice("OF_SIX", (winograd,), (1, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
         (16, 80), (32, 160), (64, 56), (64, 160)))),
     Choice("MOST_TRANSFORMED_WEIGHT", (winograd,), (0, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
         (128, 28), (256, 28), (512, 7)))),

@@ -80,8 +80,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _models(args: argparse.Namespace) -> list[Path]:
     """The files, and what lies in folders of its own with its weights beside it: FOLDER/NAME/model.onnx."""
-    there = [*Path(args.models).glob("*.onnx"), *Path(args.models).glob("*/model.onnx")] if args.models else []
-    found = sorted(there, key=_name) if args.models else [fetch(n) for n in SAMPLES]
+    folder = Path(args.models or ".")
+    there = sorted([*folder.glob("*.onnx"), *folder.glob("*/model.onnx")], key=_name)
+    found = there if args.models else [fetch(n) for n in SAMPLES]
     return [p for p in found if not args.only or _name(p) in args.only]
 
 

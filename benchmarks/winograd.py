@@ -2,13 +2,14 @@
 
     .venv/bin/python benchmarks/winograd.py
 
-3 x 3 taps, random inputs and weights; sums in f32, one term after the other. Errors are shares of the largest
-output, against f64.
+3 x 3 taps for all points, and other taps for those in use; random inputs and weights; sums in f32, one term
+after the other. Errors are shares of the largest output, against f64.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from unittest.mock import patch
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from smelt.core.dtype import Array
 from smelt.core.ops.rows import winograd
 
-MADE, EXTENT = 32, 24
+MADE, EXTENT = 32, 60
 CHOICES: tuple[tuple[int, tuple[str, ...]], ...] = (
     (2, ("0", "1", "-1")), (4, ("0", "1", "-1", "1/2", "-2")), (4, ("0", "1", "-1", "2", "-2")),
     (4, ("0", "1", "-1", "1/2", "-1/2")),
@@ -33,7 +34,7 @@ def plain(x: Array, w: Array) -> Array:
 
 def by_tiles(x: Array, w: Array, tile: int) -> Array:
     """The same by tiles, every step rounded to f32."""
-    f = winograd.transforms(tile, 3)
+    f = winograd.transforms(tile, len(w))
     back, data = (np.array(m, np.float32) for m in (f.back, f.data))
     n = len(data)
     u = winograd.transformed_weight(w, (tile, tile)).reshape(n, n, -1, MADE)
@@ -57,16 +58,32 @@ def main() -> None:
     print("|---|---|" + "---|" * len(CHOICES))
     rng = np.random.default_rng(0)
     for channels in (16, 64, 256, 512):
-        x = rng.standard_normal((EXTENT + 2, EXTENT + 2, channels)).astype(np.float32)
-        w = (rng.standard_normal((3, 3, channels, MADE)) / np.sqrt(9 * channels)).astype(np.float32)
-        exact = plain(x.astype(np.float64), w.astype(np.float64))
+        x, w, exact = drawn(rng, 3, channels)
         found = [plain(x, w)]
         for tile, points in CHOICES:
             with patch.object(winograd, "INTERPOLATION_POINTS", tuple(map(Fraction, points))):
                 winograd.transforms.cache_clear()
                 found.append(by_tiles(x, w, tile))
-        errors = [float(np.abs(y - exact).max() / np.abs(exact).max()) for y in found]
-        print(f"| {channels} | " + " | ".join(f"{e:.1e}" for e in errors) + " |", flush=True)
+        print(f"| {channels} | {_shares(found, exact)} |", flush=True)
+    winograd.transforms.cache_clear()
+    print("\n| taps | channels | outputs of a tile | plain sum | tiles of 6 elements |")
+    print("|---|---|---|---|---|")
+    for taps, channels in product((2, 3, 4, 5), (64, 512)):
+        x, w, exact = drawn(rng, taps, channels)
+        tile = 7 - taps
+        errors = _shares([plain(x, w), by_tiles(x, w, tile)], exact)
+        print(f"| {taps} x {taps} | {channels} | {tile} x {tile} | {errors} |", flush=True)
+
+
+def drawn(rng: np.random.Generator, taps: int, channels: int) -> tuple[Array, Array, Array]:
+    """An input, a weight, and the output in f64."""
+    x = rng.standard_normal((EXTENT + taps - 1, EXTENT + taps - 1, channels)).astype(np.float32)
+    w = (rng.standard_normal((taps, taps, channels, MADE)) / (taps * np.sqrt(channels))).astype(np.float32)
+    return x, w, plain(x.astype(np.float64), w.astype(np.float64))
+
+
+def _shares(found: list[Array], exact: Array) -> str:
+    return " | ".join(f"{np.abs(y - exact).max() / np.abs(exact).max():.1e}" for y in found)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ EXACT = {
     "MOST_TINY": "how much of a weight may lose precision in f16",
     "F16_EXACT": "integers that f16 has",
     "LONGEST_BLOCK": "which blocks' sums of products fit 32 bits",
-    "FILTER_TAPS": "what the transforms of convolutions are for",
     "LOST": "how much transformed convolutions may lose",
     "TRIAL_TILES": "by how many tiles that is measured",
 }

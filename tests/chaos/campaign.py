@@ -240,15 +240,18 @@ def _aim_at_holder(c: Campaign, row: dict[str, Any]) -> dict[str, Any] | None:
     again; None where that did not come about."""
     for k in c.agents:
         last = (_events(c, k) or [{}])[-1]
-        if last.get("event") != "ran" or time.monotonic() - last["t"] > BETWEEN_RUNS / 2 or c.heals:
-            continue
-        c.agents[k].send_signal(signal.SIGSTOP)
-        others = [n for n in c.agents if n != k]
-        passed = c.awaited(lambda o=others, e=last: any(_ran(c, n, e, newer=True) for n in o), 16 * RULES.lease)
-        c.agents[k].send_signal(signal.SIGCONT)
-        again = c.awaited(lambda n=k, e=last: _ran(c, n, e, newer=False), 4 * RULES.lease)
-        return {"device": "*", "agent": k} if passed and again else None
+        if last.get("event") == "ran" and time.monotonic() - last["t"] <= BETWEEN_RUNS / 2 and not c.heals:
+            return {"device": "*", "agent": k} if _overtaken(c, k, last) else None
     return None
+
+
+def _overtaken(c: Campaign, k: int, last: dict[str, Any]) -> bool:
+    """Stop an agent until another one has run on the device of its last run; whether it then ran again."""
+    others = [n for n in c.agents if n != k]
+    c.agents[k].send_signal(signal.SIGSTOP)
+    passed = c.awaited(lambda: any(_ran(c, o, last, newer=True) for o in others), 16 * RULES.lease)
+    c.agents[k].send_signal(signal.SIGCONT)
+    return passed and c.awaited(lambda: _ran(c, k, last, newer=False), 4 * RULES.lease)
 
 
 def _events(c: Campaign, k: int) -> list[dict[str, Any]]:

@@ -45,6 +45,9 @@ MODELS: dict[str, tuple[tuple[int, ...], int, dict[str, Any]]] = {
     "channels that fill no vector": ((3, 3), 37, {}),
     "tiles of two": ((3, 3), 288, {}),
     "line": ((3,), 112, {}),
+    "five taps": ((5, 5), 48, {}),
+    "a line of five taps": ((5,), 160, {}),
+    "three taps beside five": ((3, 5), 48, {}),
     "a tap on one axis": ((1, 3), 112, {}),
 }
 

@@ -1,4 +1,4 @@
-"""Graph -> Graph: convolutions of 3 taps by minimal filtering, where fewer products pay for the transforms.
+"""Graph -> Graph: convolutions of 2 to 5 taps by minimal filtering, where fewer products pay for transforms.
 
 conv(x, w)  -->  winograd_output(winograd_input(pad(x)) * w')      a product of matrices for each element of
                                                                     a transformed tile
@@ -14,18 +14,17 @@ import numpy as np
 from smelt.core.dim import ZERO, ceildiv, product, to_dim
 from smelt.core.dtype import Array, f32
 from smelt.core.ir.graph import Attr, Module, Node, Ref
-from smelt.core.ops.rows.winograd import transformed_weight, transforms
+from smelt.core.ops.rows.winograd import INTERPOLATION_POINTS, transformed_weight, transforms
 from smelt.core.passes.context import Context
 from smelt.core.passes.numerics import TRANSFORMS
 from smelt.core.passes.rewriting.constants import dims_of, ints_of
 from smelt.core.passes.rewriting.editor import Editor
 from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
 
-FILTER_TAPS = 3
-TILE_OF_TWO, TILE_OF_FOUR = 20, 35
-"""What each element of a transformed tile of 2 or 4 outputs on an axis costs beside its products, in
-multiply-adds: it is computed from others, written and read, beyond the second-level cache
-(benchmarks/results/choices.md)."""
+OF_FOUR, OF_SIX = 20, 35
+"""What each element of a transformed tile costs beside its products, in multiply-adds, where the tile has 4
+or 6 elements on an axis: it is computed from others, written and read, beyond the second-level cache
+(benchmarks/results/choices.md). r taps make 5 - r or 7 - r outputs of them."""
 MOST_TRANSFORMED_WEIGHT = 10 << 20
 """Bytes of a weight for tiles of more than 2: 4 times the weight's own, which few tiles do not pay for."""
 LOST = 2.0**-17
@@ -49,6 +48,8 @@ def winograd(module: Module, ctx: Context) -> Module:
 @rule("conv", kind=TRANSFORMS, forms=[
     "x: f32[1, H, 4, 32]; w: f32[3, 3, 32, 32] = draw; b: f32[32] = draw; "
     "conv(x, w, b, pads_begin=(1, 1), pads_end=(1, 1), channels_last=True)",
+    "x: f32[1, H, 160]; w: f32[5, 160, 160] = draw; "
+    "conv(x, w, strides=(1,), dilations=(1,), pads_begin=(0,), pads_end=(0,), channels_last=True)",
 ])
 def _conv_by_tiles(g: Editor, n: Node) -> Ref | None:
     # conv(x, w, b)  -->  winograd_output(matmul(winograd_input(pad(x)), w'), b)
@@ -81,7 +82,7 @@ def _conv_by_tiles(g: Editor, n: Node) -> Ref | None:
 
 def _is_plain(g: Editor, n: Node, shape: tuple[int, ...]) -> bool:
     """Whether it is a convolution as the transforms know it: of f32, channels last, dense, with steps of 1,
-    and 3 taps on all axes that have more than one."""
+    and few enough taps on all axes that have more than one."""
     begin = [g.engine.facts.bounds(d)[0] for d in dims_of(n.attrs["pads_begin"])]
     steps = (*ints_of(n.attrs["strides"]), *ints_of(n.attrs["dilations"]), int(n.attr("group")))
     kernel = shape[:-2]
@@ -90,8 +91,7 @@ def _is_plain(g: Editor, n: Node, shape: tuple[int, ...]) -> bool:
         and n.output.type.dtype == f32
         and set(steps) == {1}
         and all(b is not None and b >= 0 for b in begin)
-        and FILTER_TAPS in kernel
-        and set(kernel) <= {1, FILTER_TAPS}
+        and 1 < max(kernel) < len(INTERPOLATION_POINTS) + 1
         and 0 not in shape
     )
 
@@ -102,9 +102,10 @@ def _transformed(g: Editor, n: Node, shape: tuple[int, ...]) -> tuple[tuple[int,
     out = [d.const_or_none for d in n.output.type.shape[1:-1]]
     bytes_ = g.type_of(n.inputs[1]).dtype.bytes
     costs = {}
-    for m, moved in ((2, TILE_OF_TWO), (4, TILE_OF_FOUR)):
-        tile = tuple(m if r == FILTER_TAPS else 1 for r in shape[:-2])
-        costs[tile] = _cost(tile, moved, m > 2, shape, bytes_, out)
+    for points, moved in ((4, OF_FOUR), (6, OF_SIX)):
+        tile = tuple(points - r + 1 if r > 1 else 1 for r in shape[:-2])
+        if min(m for m, r in zip(tile, shape, strict=False) if r > 1) > 1:
+            costs[tile] = _cost(tile, moved, max(tile) > 2, shape, bytes_, out)
     cheaper = [tile for tile in sorted(costs, key=lambda t: costs[t]) if costs[tile] < prod(shape)]
     w = g.array(n.inputs[1]) if cheaper else None  # read where it is used: it may be large
     if w is None:
