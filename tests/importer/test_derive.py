@@ -20,7 +20,7 @@ from smelt.importer.known import Element, Equality, Known, Ratio, from_array, fu
 
 SHIFT = 50
 """Sizes are not negative: s - 50 may be."""
-MOST = 256
+MOST = 64
 CARRIED = (
     "add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "equal", "not_equal", "less",
     "less_equal", "greater", "greater_equal", "and", "or", "not", "neg", "abs", "floor", "ceil", "round",
