@@ -193,8 +193,6 @@ SPOKEN = ("--state", "enc_out=encoder/last_hidden", "--state", "decoder/before=a
     ("models", "options", "plant", "name", "nodes", "where"),
     [
         (LLM, PAIR, "decode_matmul22", "o0", ATTENTION, ("decode", 1)),
-        (LLM, PAIR, "prefill_matmul5", "q0", ["prefill_matmul5"], ("prefill", 0)),
-        (SPEECH, SPOKEN, "decoder_matmul0", "k", ["decoder_matmul0"], ("decoder", 1)),
         # a sum that the decoder keeps for its next run: no output of this one shows it
         (SPEECH, SPOKEN, "decoder_add9", "after", ["decoder_reducemean8", "decoder_add9"], ("decoder", 1)),
         # the encoder has no output; what it leaves is wrong, and only the decoder shows it

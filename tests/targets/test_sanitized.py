@@ -21,8 +21,7 @@ def test_a_sample_of_the_backend_cases() -> None:
     assert count > 10
 
 
-@pytest.mark.parametrize("short", [0, 64])
-def test_the_sanitizer_is_awake(short: int, tmp_path: Path) -> None:
+def test_the_sanitizer_is_awake(tmp_path: Path) -> None:
     """An arena that is too small by a cache line is noticed: by the code that was generated."""
     nodes = [
         helper.make_node("Softmax", ["x"], ["s"]),
@@ -36,11 +35,8 @@ def test_the_sanitizer_is_awake(short: int, tmp_path: Path) -> None:
     made = helper.make_model(g, opset_imports=[helper.make_opsetid("", 18)])
     made.ir_version = 8
     onnx.save(made, tmp_path / "m.onnx")
-    shop = Workshop(tmp_path, short)
+    shop = Workshop(tmp_path, 64)
     shop.bundle(tmp_path / "m.onnx", tmp_path / "out")
     found = findings([Work("model", str(tmp_path / "out"), ({"x": np.ones((32, 32), np.float32)},))])
-    if short:
-        assert "AddressSanitizer: heap-buffer-overflow" in found["model"]
-        assert "in k." in found["model"]
-    else:
-        assert not found
+    assert "AddressSanitizer: heap-buffer-overflow" in found["model"]
+    assert "in k." in found["model"]
