@@ -198,6 +198,7 @@ HALVED: Final = fields({"half": _COUNT, "weights": _COUNT, "float": table(text, 
 GROUPS: Final = fields({"inputs": list_of(_GROUP), "outputs": list_of(_GROUP)})
 _SYMBOL = fields(
     {"name": text, "low": _BOUND, "high": maybe(_BOUND), "divisor": whole_number(1), "origin": text},
+    {"hot": list_of(_COUNT)},
 )
 _STORED = fields({
     "name": text, "dtype": dtype, "shape": list_of(_COUNT, most=MOST_RANK), "offset": _COUNT, "bytes": _COUNT,
@@ -209,7 +210,7 @@ _VALUE = fields({
 KERNEL_WORK: Final = fields(dict.fromkeys(("flops", "integers", "bytes"), formula))
 _KERNEL = fields(
     {"name": text, "origin": text, "schedule": text, "launches": _COUNT, "statements": _COUNT},
-    {"unit": label, "work": KERNEL_WORK},
+    {"unit": label, "work": KERNEL_WORK, "hot": fields({"of": text, "dims": table(text, _COUNT)})},
 )
 _AXES = list_of(whole_number(0, MOST_RANK), most=MOST_RANK)
 _STORED_NAME = fields({"name": text}, {"axes": _AXES, "last": flag})

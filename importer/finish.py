@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -170,7 +171,43 @@ def _symbols(graph: Graph, engine: Engine) -> tuple[Symbol, ...]:
         found |= n.bound
         for v in (*n.outputs, *(i for g in n.regions for i in g.inputs)):
             found |= v.type.symbols
-    return tuple(s for s in engine.symbols() if s.name in found)
+    hot = _hot_values(engine)
+    kept = (s for s in engine.symbols() if s.name in found)
+    return tuple(replace(s, hot=_possible(s, hot.get(s.name, ()))) for s in kept)
+
+
+def _hot_values(engine: Engine) -> dict[str, tuple[int, ...]]:
+    """Those of symbols, and of others that the model makes equal to formulas of one symbol, in this one.
+    Raises SmeltError(kind='invalid') for values that the model makes impossible."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, values in engine.hot().items():
+        size = engine.settled(sym(name))
+        own = next(iter(size.symbols), name)
+        step = size.linear(own)
+        if step is None or not (step[0].is_const and step[1].is_const):
+            raise invalid(f"dims: '{name}' is {size} in this model", hint="give hot sizes to what that names")
+        c, rest = step[0].const, step[1].const
+        never = [n for n in values if (n != rest if c == 0 else (n - rest) % c)]
+        if never:
+            raise invalid(f"dims: '{name}' is {size} in this model, and its hot sizes have {_said(never)}")
+        if c:
+            known = found.get(own, ())
+            found[own] = tuple(dict.fromkeys((*known, *((n - rest) // c for n in values))))
+    return found
+
+
+def _possible(s: Symbol, values: tuple[int, ...]) -> tuple[int, ...]:
+    """The hot values of a symbol, all of which the model takes. Raises SmeltError."""
+    bad = [n for n in values if n < s.low or (s.high is not None and n > s.high) or n % s.divisor]
+    if bad:
+        step = f", multiples of {s.divisor}" if s.divisor > 1 else ""
+        said = f"{s.low}..{'*' if s.high is None else s.high}{step}"
+        raise invalid(f"dims: the model takes {said} for '{s.name}', its hot sizes have {_said(bad)}")
+    return values
+
+
+def _said(values: Iterable[int]) -> str:
+    return ", ".join(map(str, values))
 
 
 # ---------------------------------------------------------------- declared shapes
@@ -248,7 +285,7 @@ def _renamed(module: Module, names: Mapping[str, Dim]) -> Module:
         return g.with_(inputs=tuple(value(v) for v in g.inputs), nodes=tuple(node(n) for n in g.nodes))
 
     symbols = tuple(
-        Symbol(next(iter(names[s.name].symbols)), s.low, s.high, s.divisor, s.origin)
+        replace(s, name=next(iter(names[s.name].symbols)))
         if s.name in names
         else s
         for s in module.symbols

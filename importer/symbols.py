@@ -18,8 +18,9 @@ from smelt.core.ops.infer import Engine
 from smelt.core.ops.infer_node import MAX_RANK, addressable
 from smelt.importer.weights import dtype_of
 
-Dims: TypeAlias = "Mapping[str, int | tuple[int, int | None]]"
-"""Symbol name (or 'input:axis') -> a fixed size, or its (low, high) range; high None: unbounded."""
+Dims: TypeAlias = "Mapping[str, int | tuple[int, int | None] | tuple[int, int | None, tuple[int, ...]]]"
+"""Symbol name (or 'input:axis') -> a fixed size, or its (low, high) range, and perhaps hot sizes, at which it
+is to be fast; high None: unbounded."""
 
 ANONYMOUS = frozenset({"", "?", "-1", "None", "none", "unk", "*"})
 """Names that exporters write for an unknown size; two occurrences are two different sizes."""
@@ -36,6 +37,10 @@ def short(name: str) -> str:
     if len(name) <= LONGEST_SYMBOL:
         return name
     return f"{name[: LONGEST_SYMBOL - 13]}_{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}"
+
+
+Ranged: TypeAlias = "tuple[int, int | None, tuple[int, ...]]"
+"""Low, high and hot values."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ def declare_inputs(
     fixed, ranges = _ranges(dims or {}, shapes, origins)
     for s, (origin, generated) in origins.items():
         if s not in fixed:
-            low, high = ranges.get(s, (0, None))
-            engine.declare(Symbol(s, low, high, 1, origin), from_input=True, generated=generated)
+            low, high, hot = ranges.get(s, (0, None, ()))
+            engine.declare(Symbol(s, low, high, 1, origin, hot), from_input=True, generated=generated)
     found = {
         name: TensorType(dtype_of(raw[name][0], f"input '{name}'"), tuple(d.substitute(fixed) for d in shape))
         for name, shape in shapes.items()
@@ -171,38 +176,41 @@ def _identifier(text: str) -> str:
 
 def _ranges(
     dims: Dims, shapes: Mapping[str, Sequence[Dim]], origins: Mapping[str, tuple[str, bool]]
-) -> tuple[dict[str, int], dict[str, tuple[int, int | None]]]:
-    """The user's fixed sizes and ranges by symbol."""
+) -> tuple[dict[str, int], dict[str, Ranged]]:
+    """The user's fixed sizes, and ranges with hot values, by symbol."""
     fixed: dict[str, int] = {}
-    ranges: dict[str, tuple[int, int | None]] = {}
+    ranges: dict[str, Ranged] = {}
     for key, given in dims.items():
-        name, static = _find(key, shapes, origins)
-        low, high = _range(key, given)
+        low, high, hot = _ranged(key, given)
+        name, static = _find(key, shapes, origins, "; data-dependent sizes have no hot ones" if hot else "")
         if name is None:
             assert static is not None
+            if hot:
+                raise invalid(f"dims: '{key}' is always {static} in this model, hot sizes are of a range")
             if not (low <= static and (high is None or static <= high)):
                 raise invalid(f"dims: '{key}' is always {static} in this model, found {_show(low, high)}")
             continue
-        before = (fixed[name], fixed[name]) if name in fixed else ranges.get(name, (low, high))
-        if before != (low, high):
+        before = (fixed[name], fixed[name], ()) if name in fixed else ranges.get(name, (low, high, hot))
+        if before != (low, high, hot):
             raise invalid(
                 f"dims: '{key}' names symbol '{name}', which has the range {_show(*before)} already"
             )
         if low == high:
             fixed[name] = low
         else:
-            ranges[name] = (low, high)
+            ranges[name] = (low, high, hot)
     return fixed, ranges
 
 
-def _show(low: int, high: int | None) -> str:
-    return str(low) if low == high else f"{low}..{'*' if high is None else high}"
+def _show(low: int, high: int | None, hot: tuple[int, ...] = ()) -> str:
+    said = str(low) if low == high else f"{low}..{'*' if high is None else high}"
+    return f"{said} with hot sizes {', '.join(map(str, hot))}" if hot else said
 
 
 def _find(
-    key: str, shapes: Mapping[str, Sequence[Dim]], origins: Mapping[str, tuple[str, bool]]
+    key: str, shapes: Mapping[str, Sequence[Dim]], origins: Mapping[str, tuple[str, bool]], more: str
 ) -> tuple[str | None, int | None]:
-    """(symbol, None), or (None, size) for an axis that is static."""
+    """(symbol, None), or (None, size) for an axis that is static. more: what the hint says besides."""
     if (symbol := short(str(key).strip())) in origins:
         return symbol, None
     head, _, tail = str(key).rpartition(":")
@@ -218,7 +226,30 @@ def _find(
         ", ".join(f"'{s}' ({origin})" for s, (origin, _) in origins.items())
         or "none: all its dims are static"
     )
-    raise invalid(f"dims: no symbol is called '{key}'", hint=f"the model's symbols are {known}")
+    raise invalid(f"dims: no symbol is called '{key}'", hint=f"the model's symbols are {known}{more}")
+
+
+def _ranged(key: str, given: object) -> Ranged:
+    """The range of a dim, and the hot values in it, each once. Raises SmeltError(kind='invalid')."""
+    several = isinstance(given, (tuple, list)) and len(given) == 3
+    low, high = _range(key, given[:2] if several else given)  # type: ignore[index]
+    if not several:
+        return low, high, ()
+    found: list[int] = []
+    try:
+        found = [operator.index(n) for n in given[2]]  # type: ignore[index]
+    except TypeError:
+        raise invalid(f"dims: '{key}' has hot sizes {given[2]!r}, wanted a list of sizes") from None  # type: ignore[index]
+    if low == high and found:
+        raise invalid(
+            f"dims: '{key}' is fixed to {low}, where there is nothing to choose from",
+            hint="leave its hot sizes (opt) out, or give it a range",
+        )
+    outside = [n for n in found if n < low or (high is not None and n > high)]
+    if outside:
+        said = ", ".join(map(str, outside))
+        raise invalid(f"dims: hot sizes (opt) of '{key}' are outside of {_show(low, high)}: {said}")
+    return low, high, tuple(dict.fromkeys(found))
 
 
 def _range(key: str, given: object) -> tuple[int, int | None]:

@@ -98,10 +98,17 @@ def _dims(value: object, name: str) -> dict[str, DimSpec]:
 def _dim(value: object, name: str) -> DimSpec:
     if not isinstance(value, tuple | list):
         return whole(value, name, 0, INT64)
-    if len(value) != 2:
-        raise _wrong(value, name, "a size, or a pair of the lowest and the highest")
-    low, high = value
-    return whole(low, name, 0, INT64), None if high is None else whole(high, name, 0, INT64)
+    if len(value) not in (2, 3):
+        raise _wrong(
+            value, name, "a size, a pair of the lowest and the highest, or these and a list of hot sizes"
+        )
+    low, high = value[:2]
+    ends = whole(low, name, 0, INT64), None if high is None else whole(high, name, 0, INT64)
+    if len(value) == 2:
+        return ends
+    if not isinstance(value[2], tuple | list):
+        raise _wrong(value[2], name, "a list of hot sizes")
+    return *ends, tuple(whole(n, name, 0, INT64) for n in value[2])
 
 
 def _fast(value: object, name: str) -> tuple[str, ...]:

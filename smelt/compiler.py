@@ -37,7 +37,7 @@ from smelt.entries import errors_about, requests_of
 from smelt.manifest import build_manifest
 from smelt.model_header import model_header
 from smelt.plugin import load_plugins
-from smelt.request import OnProgress, Request
+from smelt.request import OnProgress, Request, bounds
 from smelt.stages import (
     PORTABLE,
     Compilation,
@@ -430,7 +430,10 @@ def _found(name: str, c: Compilation, fp16: bool) -> dict[str, Any]:
 def _identity(request: Request, lowered: Lowered) -> str:
     """Eight hex digits of a hash of the model and of the options that change its interface. Targets are not
     in it, since a program may be compiled for several of them with one header."""
-    asked = [[sorted(c.request.dims.items()), c.request.outputs] for c in lowered.compilations]
+    asked = [
+        [sorted((name, bounds(d)) for name, d in c.request.dims.items()), c.request.outputs]
+        for c in lowered.compilations
+    ]
     form = [lowered.source, asked, request.fp16]
     form += [sorted(request.state.items())] if request.state else []
     form += [[name for name, _ in request.entries]] if request.entries else []

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, TooLarge
+from smelt.core.dim import Dim, TooLarge, to_dim
 from smelt.core.dim.expr import common_factor, divide_terms
 from smelt.core.estimate import occupancy
 from smelt.core.ir.analysis.work import KernelWork, work
@@ -121,22 +121,34 @@ def _launches(linked: Linked, naive: Sequence[Module | None]) -> dict[str, _Laun
     for e, before in zip(linked.all_entries, naive, strict=True):
         known = {} if before is None else _calls(before)
         for outputs, node in _calls(e.module).items():
-            own = found.setdefault(str(node.attr("kernel")), _Launched())
-            own.sizes.append(node.attr("dims", ()))
             source = known.get(outputs)
-            if before is None or source is None:
-                own.work = None
-            if own.work is None or before is None or source is None:
-                continue
-            kernel = before.kernels[str(source.attr("kernel"))]
-            try:
-                if kernel not in counted:
-                    counted[kernel] = work(kernel)
-                one = counted[kernel]
-                own.work = None if one is None else own.work + one.at(kernel, source.attr("dims", ()))
-            except TooLarge:
-                own.work = None
+            for name, sizes in _at_sizes(e.module, node):
+                own = found.setdefault(name, _Launched())
+                own.sizes.append(sizes)
+                if before is None or source is None:
+                    own.work = None
+                if own.work is None or before is None or source is None:
+                    continue
+                kernel = before.kernels[str(source.attr("kernel"))]
+                try:
+                    if kernel not in counted:
+                        counted[kernel] = work(kernel)
+                    one = counted[kernel]
+                    own.work = None if one is None else own.work + one.at(kernel, sizes)
+                except TooLarge:
+                    own.work = None
     return found
+
+
+def _at_sizes(module: Module, node: Node) -> Iterator[tuple[str, Sequence[Dim]]]:
+    """The kernels that a call may run, each with what its dims are then."""
+    kernel = module.kernels[str(node.attr("kernel"))]
+    sizes: Sequence[Dim] = node.attr("dims", ())
+    yield kernel.name, sizes
+    for case in kernel.hot:
+        values = dict(case.dims)
+        known = zip(kernel.dims, sizes, strict=True)
+        yield case.kernel, [to_dim(values[p.name]) if p.name in values else d for p, d in known]
 
 
 def _calls(module: Module) -> dict[tuple[str, ...], Node]:

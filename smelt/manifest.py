@@ -86,7 +86,10 @@ def _entry_fields(entry: EntryPoint, parts: Parts) -> dict[str, Any]:
         "outputs": [_tensor(t, late, u, parts) for t, u in zip(program.given, outputs, strict=False)],
         "state": _state(program, parts),
         "symbols": [
-            {"name": s.name, "low": s.low, "high": s.high, "divisor": s.divisor, "origin": s.origin}
+            {
+                "name": s.name, "low": s.low, "high": s.high, "divisor": s.divisor, "origin": s.origin,
+                **({"hot": list(s.hot)} if s.hot else {}),
+            }
             for s in module.symbols
         ],
         "sizes": [[name, parts.text(d)] for name, d in program.names()],
@@ -217,6 +220,7 @@ def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
         if isinstance(s, Launch):
             e = program.entries[s.entry]
             launches[e.kernel] = launches.get(e.kernel, 0) + (e.statement == first[e.kernel])
+    cases = {c.kernel: {"of": k.name, "dims": dict(c.dims)} for k in module.kernels.values() for c in k.hot}
     return [
         {
             "name": name,
@@ -225,6 +229,7 @@ def _kernels(module: Module, program: HostProgram) -> list[dict[str, Any]]:
             "schedule": module.kernels[name].schedule,
             "launches": count,
             "statements": len(module.kernels[name].body),
+            **({"hot": cases[name]} if name in cases else {}),
         }
         for name, count in launches.items()
     ]

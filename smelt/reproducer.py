@@ -24,7 +24,7 @@ from smelt.groups import GroupValue
 from smelt.model_cut import Between, ModelGraph
 from smelt.npz import write_npz
 from smelt.own_reference import oracle
-from smelt.request import DimSpec
+from smelt.request import DimSpec, spelled_spec
 from smelt.script import SessionStep
 from smelt.shapes import feed_case
 
@@ -87,9 +87,15 @@ def _dims(bundle: Bundle, model: Path) -> dict[str, DimSpec]:
             known = spelled_dim(str(shape[axis]), bundle.manifest)
             if known.is_const:
                 found[dim] = known.const
-            elif str(known) in rows and (rows[str(known)]["high"] is not None or rows[str(known)]["low"] > 1):
-                found[dim] = rows[str(known)]["low"], rows[str(known)]["high"]
+            elif str(known) in rows and _limited(rows[str(known)]):
+                row = rows[str(known)]
+                hot = tuple(row.get("hot", ()))
+                found[dim] = (row["low"], row["high"], hot) if hot else (row["low"], row["high"])
     return found
+
+
+def _limited(row: Mapping[str, Any]) -> bool:
+    return row["high"] is not None or row["low"] > 1 or bool(row.get("hot"))
 
 
 def write_reproducer(
@@ -221,7 +227,7 @@ def command_of(options: BuildOptions, source: str, dims: Mapping[str, DimSpec]) 
         rules = ",".join(f"{k}={v}" for k, v in options.place)
         words += ["--place", rules] if rules else []
         for name, d in dims.items():
-            words += ["--dim", f"{name}={d}" if isinstance(d, int) else f"{name}={d[0]}..{d[1] or ''}"]
+            words += ["--dim", f"{name}={spelled_spec(d)}"]
     else:
         words += ["--model", "model.onnx"]
     words += ["--device", options.device] if options.device else []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-DimSpec: TypeAlias = "int | tuple[int, int | None]"
+DimSpec: TypeAlias = "int | tuple[int, int | None] | tuple[int, int | None, tuple[int, ...]]"
+"""A size, a range (low, high), or a range with the sizes at which it is to be fast."""
 OnProgress: TypeAlias = Callable[[str], None]
 
 
@@ -55,7 +56,7 @@ class Request:
     def from_json(text: str) -> Request:
         """The inverse of to_json."""
         raw = json.loads(text)
-        raw["dims"] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["dims"].items()}
+        raw["dims"] = {k: _tuples(v) for k, v in raw["dims"].items()}
         raw["outputs"] = tuple(raw["outputs"])
         raw["plugins"] = tuple(raw["plugins"])
         raw["listings"] = tuple(raw.get("listings", ()))
@@ -63,3 +64,22 @@ class Request:
         for name in ("place", "entries"):
             raw[name] = tuple(map(tuple, raw.get(name, ())))
         return Request(**raw)
+
+
+def _tuples(value: Any) -> Any:
+    """A value of JSON with tuples in the place of lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def bounds(spec: DimSpec) -> int | tuple[int, int | None]:
+    """The size or the range alone."""
+    return spec if isinstance(spec, int) else spec[:2]
+
+
+def spelled_spec(spec: DimSpec) -> str:
+    """The spec as --dim takes it after the name and '='."""
+    if isinstance(spec, int):
+        return str(spec)
+    high = "" if spec[1] is None else spec[1]
+    hot = ",".join(map(str, spec[2])) if len(spec) == 3 else ""
+    return f"{spec[0]}..{high}{f':opt={hot}' if hot else ''}"

@@ -97,6 +97,7 @@ def least_times(manifest: Mapping[str, Any], trace: LaunchTrace, peaks: Peaks) -
     rows = {k["name"]: k for k in manifest["kernels"] if "work" in k and k.get("unit", "cpu") == "cpu"}
     probes = manifest["probes"]
     formulas = {n: {f: spelled_dim(text, {}) for f, text in k["work"].items()} for n, k in rows.items()}
+    cases = {k["name"]: k["hot"] for k in manifest["kernels"] if "hot" in k}
     found: dict[str, dict[str, float]] = {}
     skipped: set[str] = set()
     for one in trace.launches:
@@ -104,6 +105,8 @@ def least_times(manifest: Mapping[str, Any], trace: LaunchTrace, peaks: Peaks) -
         if name not in rows or name not in probes["callees"]:
             continue
         dims = dict(zip(probes["callees"][name]["dims"], one.dims, strict=False))
+        if not _runs(name, dims, cases):
+            continue
         try:
             work = {f: float(d.evaluate(dims)) for f, d in formulas[name].items()}
         except (KeyError, ValueError, ArithmeticError):  # a manifest that smelt did not write
@@ -123,6 +126,14 @@ def least_times(manifest: Mapping[str, Any], trace: LaunchTrace, peaks: Peaks) -
         for name, s in found.items()
         if name not in skipped
     }
+
+
+def _runs(name: str, dims: Mapping[str, int], cases: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a launch of the kernel at these sizes has any groups: where there are others for some sizes,
+    the first that fits has all. cases: the manifest's fields 'hot' by kernel."""
+    of = cases[name]["of"] if name in cases else name
+    fits = (n for n, c in cases.items() if c["of"] == of and c["dims"].items() <= dims.items())
+    return next(fits, of) == name
 
 
 def fma_text(lanes: int) -> str:

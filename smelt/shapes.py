@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smelt.core.bundle import Bundle, spelled_dim
@@ -17,6 +18,7 @@ from smelt.core.dim import Dim
 from smelt.core.dtype import ALL, INT64, Array, DType
 from smelt.core.lazily import Lazily
 from smelt.groups import Group, GroupValue, groups, named_arrays, packed
+from smelt.request import DimSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +44,8 @@ class Port:
 class InputSymbol:
     """A symbolic dim with its legal values: low..high (None: unbounded), multiples of divisor.
 
-    batch: the first axis of every input that has the symbol. image: an axis of an input of rank 4.
+    hot: those at which it is to be fast. batch: the first axis of every input that has the symbol. image: an
+    axis of an input of rank 4.
     """
 
     name: str
@@ -51,6 +54,7 @@ class InputSymbol:
     divisor: int
     batch: bool = False
     image: bool = False
+    hot: tuple[int, ...] = ()
 
     def is_legal(self, value: int) -> bool:
         """Whether the model accepts the value."""
@@ -127,6 +131,7 @@ def symbols(bundle: Bundle) -> tuple[InputSymbol, ...]:
             int(rows[s]["divisor"]),
             batch=all(axis == 0 for axis, _ in at),
             image=any(rank == 4 for _, rank in at),
+            hot=() if s in own else tuple(rows[s].get("hot", ())),
         )
         for s, at in places.items()
     )
@@ -216,39 +221,51 @@ def _extent(text: str) -> bool:
     return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) <= INT64
 
 
-def parse_dim_spec(text: str) -> tuple[str, int | tuple[int, int | None]]:
-    """'N=4' -> ('N', 4); 'N=1..512' -> ('N', (1, 512)); 'N=1..' has no upper end. Raises SmeltError."""
-    name, _, value = text.rpartition("=")
+_HOT = re.compile(r"(.*=[^=]*):opt=([^=]*)", re.DOTALL)
+
+
+def parse_dim_spec(text: str) -> tuple[str, DimSpec]:
+    """'N=4' -> ('N', 4); 'N=1..512' -> ('N', (1, 512)); 'N=1..' has no upper end; 'N=1..512:opt=1,128' ->
+    ('N', (1, 512, (1, 128))). Raises SmeltError."""
+    hot = _HOT.fullmatch(text)
+    name, _, value = (hot[1] if hot else text).rpartition("=")
     m = re.fullmatch(r"\s*(\d+)\s*(?:(\.\.)\s*(\d*))?\s*", value)
-    if not name.strip() or m is None:
-        raise SmeltError(f"cannot read the dim '{text:.200}'", hint="write NAME=4 or NAME=1..512")
-    if not all(map(_extent, filter(None, (m[1], m[3])))):
+    sizes = [n.strip() for n in hot[2].split(",")] if hot else []
+    if not name.strip() or m is None or not all(re.fullmatch(r"\d+", n) for n in sizes):
+        hint = "write NAME=4, NAME=1..512 or NAME=1..512:opt=1,128"
+        raise SmeltError(f"cannot read the dim '{text:.200}'", hint=hint)
+    if not all(map(_extent, filter(None, (m[1], m[3], *sizes)))):
         raise SmeltError(f"dim '{name.strip():.200}': a size is a whole number from 0 to {INT64}")
     low = int(m[1])
-    if m[2] is None:
-        return name.strip(), low
-    high = int(m[3]) if m[3] else None
+    high = (int(m[3]) if m[3] else None) if m[2] else low
     if high is not None and high < low:
         raise SmeltError(f"dim '{name.strip()}': the range {low}..{high} is empty")
-    return name.strip(), (low, high)
+    if hot:
+        return name.strip(), (low, high, tuple(map(int, sizes)))
+    return name.strip(), (low, high) if m[2] else low
 
 
 def bounds_of(
-    inputs: Sequence[Port], least: Mapping[str, tuple[int, ...]], most: Mapping[str, tuple[int, ...]]
-) -> dict[str, int | tuple[int, int | None]]:
-    """Ranges of symbols from the smallest and largest shapes of inputs (trtexec's profiles)."""
-    found: dict[str, int | tuple[int, int | None]] = {}
+    inputs: Sequence[Port],
+    least: Mapping[str, tuple[int, ...]],
+    most: Mapping[str, tuple[int, ...]],
+    hot: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> dict[str, DimSpec]:
+    """Ranges of symbols from the smallest and largest shapes of inputs, and hot values from those shapes that
+    are to be fast (trtexec's profiles)."""
+    found: dict[str, DimSpec] = {}
     by_name = {p.name: p for p in inputs}
     for name in [*least, *(n for n in most if n not in least)]:
         port = by_name.get(name)
         if port is None:
             raise _no_input(name, inputs)
         low, high = least.get(name, most.get(name, ())), most.get(name, least.get(name, ()))
-        if len(low) != len(port.shape) or len(high) != len(port.shape):
+        opt = hot.get(name, low)
+        if any(len(s) != len(port.shape) for s in (low, high, opt)):
             raise SmeltError(f"input '{name}' has rank {len(port.shape)}, the shapes given have another")
-        for d, a, b in zip(port.shape, low, high, strict=True):
+        for d, a, b, n in zip(port.shape, low, high, opt, strict=True):
             if len(d.symbols) == 1 and str(d) in d.symbols:
-                found[str(d)] = a if a == b else (a, b)
+                found[str(d)] = a if a == b else (a, b, (n,)) if name in hot else (a, b)
     return found
 
 
@@ -308,13 +325,16 @@ _LADDER = (
 
 
 def defaults(known: Sequence[InputSymbol]) -> Iterator[dict[str, int]]:
-    """Combinations of symbol values to try, small ones first, none twice."""
-    seen: list[dict[str, int]] = []
+    """Combinations of symbol values to try, none twice: hot ones first, which have code of their own, then
+    small ones."""
+    ladder = []
     for batch, image, size in _LADDER:
-        values = {}
-        for i, s in enumerate(known):
-            wanted = batch if s.batch else image[i % 2] if s.image else size[i % 2]
-            values[s.name] = s.nearest(wanted)
+        wanted = (batch if s.batch else image[i % 2] if s.image else size[i % 2] for i, s in enumerate(known))
+        ladder.append({s.name: s.nearest(n) for s, n in zip(known, wanted, strict=True)})
+    hot = ({s.name: s.hot[k % len(s.hot)] if s.hot else ladder[0][s.name] for s in known}
+           for k in range(max((len(s.hot) for s in known), default=0)))  # fmt: skip
+    seen: list[dict[str, int]] = []
+    for values in (*hot, *ladder):
         if values not in seen:
             seen.append(values)
             yield values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from smelt.core.ir.analysis.work import KernelWork, work
 from smelt.core.ir.graph import Module
@@ -31,7 +32,16 @@ def linked_work(
     """The same by the names of linked kernels. module: linked; own: the entry's scheduled kernels before
     that, under the names of `known`."""
     if own.keys() >= module.kernels.keys():
-        return {name: known[name] for name in module.kernels if name in known}
-    alike = {k.with_(name="", origin=""): known[name] for name, k in own.items() if name in known}
-    keys = {name: k.with_(name="", origin="") for name, k in module.kernels.items()}
-    return {name: alike[key] for name, key in keys.items() if key in alike}
+        found = {name: known[name] for name in module.kernels if name in known}
+    else:
+        alike = {_nameless(k): known[name] for name, k in own.items() if name in known}
+        keys = {name: _nameless(k) for name, k in module.kernels.items()}
+        found = {name: alike[key] for name, key in keys.items() if key in alike}
+    # what runs in the place of a kernel at some sizes has the same work, in the same dims
+    cases = {c.kernel: name for name, k in module.kernels.items() for c in k.hot}
+    return found | {case: found[name] for case, name in cases.items() if name in found}
+
+
+def _nameless(k: Kernel) -> Kernel:
+    """The kernel without its name and those of its cases."""
+    return k.with_(name="", origin="", hot=tuple(replace(c, kernel="") for c in k.hot))

@@ -8,6 +8,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from smelt.core.machine import COSTS
+from smelt.core.schedule.hot import UNMEASURED
 from smelt.targets.platform import parse_target
 from smelt.targets.registry import machines
 
@@ -74,6 +75,7 @@ def test_figures_of_units_are_those_measured() -> None:
     for unit, name, figures in rated:
         assert f"| {unit} | {name} | {' | '.join(f'{n:.3g}' for n in astuple(figures))} |" in page
     assert len(known) > len(rated)
+    assert min(astuple(f) for _, _, f in rated if f is not None) == astuple(UNMEASURED)
 
 
 def test_costs_of_functions_are_those_measured() -> None:

@@ -194,13 +194,14 @@ class Graph:
 @dataclass(frozen=True, slots=True)
 class Symbol:
     """A named size with its inclusive range (high None: unbounded) and divisor; `origin` says who
-    declared it ('input x axis 2', '--dim', 'nonzero')."""
+    declared it ('input x axis 2', '--dim', 'nonzero'). hot: values at which it is to be fast."""
 
     name: str
     low: int = 0
     high: int | None = None
     divisor: int = 1
     origin: str = ""
+    hot: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -203,10 +203,20 @@ class DimParam:
 
 
 @dataclass(frozen=True, slots=True)
+class HotCase:
+    """The name of a kernel that runs in the place of another one where dims of that have these values: (dim,
+    value). See hot.py."""
+
+    kernel: str
+    dims: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """dims: int64 arguments. inputs/outputs: global buffers, destination-passing. scratch: global
     buffers that the planner owns for the duration of the call. body: top-level siblings run one after
-    the other; each is one parallel region. origin: names of the ops inside, for people."""
+    the other; each is one parallel region. origin: names of the ops inside, for people. hot: kernels that run
+    in its place at some sizes; the first that fits does."""
 
     name: str
     dims: tuple[DimParam, ...]
@@ -216,6 +226,7 @@ class Kernel:
     scratch: tuple[Buffer, ...] = ()
     schedule: str = ""
     origin: str = ""
+    hot: tuple[HotCase, ...] = ()
 
     def buffers(self) -> dict[str, Buffer]:
         """What lies in memory, by name: parameters, scratch, and scratch that groups have."""

@@ -6,7 +6,7 @@ Spaces and line ends mean nothing, `#` starts a comment. DIM is an index express
 
 dump     = ['compile' JSON] module                                    JSON: see dump.py
 module   = 'module' STR '{' {sym | weight | library | kernel | graph} '}'
-sym      = 'sym' NAME 'in' range ['from' STR]
+sym      = 'sym' NAME 'in' range ['hot' '(' INT,+ ')'] ['from' STR]
 range    = INT '..' (INT | '*') ['%' INT]                             low, high, divisor
 weight   = 'weight' REF ':' DTYPE '[' INT,* ']' '=' data ['from' STR]
 data     = '[' element,* ']' | 'bytes' STR(hex) | 'sha256' STR        row-major; up to 64 elements inline
@@ -24,8 +24,9 @@ attr     = INT | FLOAT | 'true' | 'false' | 'none' | STR | ':' DTYPE | 'dim' DIM
          | '(' attr,* ')'                                             any other tuple
 
 kernel   = 'kernel' REF '(' (NAME ':' 'dim' 'in' range),* input,* ')' '->' '(' buffer,* ')'
-           ['scratch' '(' buffer,* ')'] ['origin' STR] ['schedule' STR]
+           ['scratch' '(' buffer,* ')'] ['origin' STR] ['hot' '(' case,+ ')'] ['schedule' STR]
            '{' stmt* '}'
+case     = REF '(' (NAME '=' INT),+ ')'                               where dims are so, the kernel REF runs
 input    = buffer ['laid' STR 'of' '[' DIM,* ']']                     a weight's axes: layout.py
 buffer   = NAME ':' [SPACE] type                                      SPACE: global (scratch) if unsaid
 stmt     = LEVEL NAME 'in' DIM scope                                  unit group lane vector serial unroll

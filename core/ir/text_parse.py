@@ -25,6 +25,7 @@ from smelt.core.ir.kernel import (
     Const,
     DimParam,
     Expr,
+    HotCase,
     Index,
     Kernel,
     Let,
@@ -223,7 +224,8 @@ class Parser(Tokens):
         self.expect("sym")
         name = self.name()
         low, high, divisor = self.range()
-        return Symbol(name, low, high, divisor, self.optional_string("from"))
+        hot = self._list(self.integer) if self.take("hot") else ()
+        return Symbol(name, low, high, divisor, self.optional_string("from"), hot)
 
     def library(self) -> Library:
         self.expect("library")
@@ -388,6 +390,7 @@ class Parser(Tokens):
             "scratch": lambda: self._list(lambda: self.buffer("scratch")),
             "origin": self.string,
             "schedule": self.string,
+            "hot": lambda: self._list(self.hot_case),
         }
         while self.token in readers:
             word = self.next()
@@ -397,6 +400,17 @@ class Parser(Tokens):
     def _list(self, item: Callable[[], T]) -> tuple[T, ...]:
         self.expect("(")
         return self.listed(")", item)
+
+    def hot_case(self) -> HotCase:
+        """REF '(' (NAME '=' INT),* ')'"""
+        kernel = self.ref("@")[1:]
+
+        def value() -> tuple[str, int]:
+            name = self.name()
+            self.expect("=")
+            return name, self.integer()
+
+        return HotCase(kernel, self._list(value))
 
     def param(self) -> DimParam | Buffer:
         if self.tokens[self.at + 2] == "dim":

@@ -21,6 +21,7 @@ from smelt.core.ir.kernel import (
     Const,
     DimParam,
     Expr,
+    HotCase,
     Index,
     Kernel,
     Let,
@@ -125,7 +126,8 @@ def _origin(text: str, word: str = "from") -> str:
 
 
 def _symbol_line(s: Symbol) -> str:
-    return f"sym {name_text(s.name)} in {_range(s.low, s.high, s.divisor)}{_origin(s.origin)}"
+    hot = f" hot ({', '.join(map(str, s.hot))})" if s.hot else ""
+    return f"sym {name_text(s.name)} in {_range(s.low, s.high, s.divisor)}{hot}{_origin(s.origin)}"
 
 
 def _library_line(x: Library) -> str:
@@ -229,6 +231,8 @@ def kernel_lines(k: Kernel) -> Iterator[str]:
         notes.append(f"scratch ({', '.join(buffer_text(b, 'scratch') for b in k.scratch)})")
     if k.origin:
         notes.append(f"origin {quote(k.origin)}")
+    if k.hot:
+        notes.append(f"hot ({', '.join(map(_hot_case, k.hot))})")
     if k.schedule:
         notes.append(f"schedule {quote(k.schedule)}")
     if notes:
@@ -240,6 +244,11 @@ def kernel_lines(k: Kernel) -> Iterator[str]:
     scope = {n: b.dtype for n, b in k.buffers().items()}
     yield from _indent(body_lines(k.body, scope))
     yield "}"
+
+
+def _hot_case(case: HotCase) -> str:
+    values = ", ".join(f"{name_text(name)} = {n}" for name, n in case.dims)
+    return f"{ref_text('@' + case.kernel)} ({values})"
 
 
 def _dim_param(d: DimParam) -> str:

@@ -19,6 +19,8 @@ Modules and graphs
   M8 units      all values name the unit that they lie at, or none does; what a kernel reads and writes lies
                 at one unit, as a view with its source, a carried value with what it becomes, and a branch's
                 result with what the arms give; a transfer's ends lie at two.
+  M9 hot        hot values of symbols are in their ranges; a kernel that runs in the place of another at some
+                sizes is one of the module, and fits what the plan makes of the other (core/ir/hot.py).
 
 Kernels
   K1 names      dims and parameters are distinct; nothing is bound or declared again in its own scope.
@@ -59,6 +61,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.dim import NO, ONE, Dim, Facts, product, sym
 from smelt.core.dtype import bool_, i64
 from smelt.core.ir.graph import Graph, Module, Node, Ref, Symbol, TensorType, Value, attr_dims
+from smelt.core.ir.hot import hot_fault
 from smelt.core.ir.interp_graph import RELATIONS
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_module, print_module
@@ -182,6 +185,11 @@ def _module(m: Module) -> None:
     for s in m.symbols:
         if s.divisor < 1 or (s.high is not None and s.high < s.low):
             _bad(m, "M2 (symbols)", f"symbol '{s.name}' has an impossible range")
+        if any(n < s.low or (s.high is not None and n > s.high) or n % s.divisor for n in s.hot):
+            _bad(m, "M9 (hot)", f"a hot value of symbol '{s.name}' is not in its range")
+    for kernel in m.kernels.values():
+        if kernel.hot and (why := hot_fault(m, kernel)):
+            _bad(m, "M9 (hot)", f"kernel '{kernel.name}': {why}")
     if "main" not in m.graphs:
         _bad(m, "M1 (names)", "there is no graph 'main'")
 

@@ -140,6 +140,10 @@ class Engine:
         """Every symbol that is left, in the order of declaration, with what was learned of its range."""
         return tuple(s for s in self._symbols.values() if s.name not in self._solved)
 
+    def hot(self) -> dict[str, tuple[int, ...]]:
+        """The hot values of all symbols that were declared with some, solved ones among them."""
+        return {s.name: s.hot for s in self._symbols.values() if s.hot}
+
     def unique(self, base: str) -> str:
         """A symbol name that is not taken."""
         base = re.sub(r"[^A-Za-z0-9_]+", "_", base).strip("_") or "n"

@@ -9,6 +9,7 @@ from smelt.core.dim import Dim, Facts, sym, to_dim
 from smelt.core.ir.analysis.samples import sample_points
 from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Ref, Symbol, TensorType
+from smelt.core.ir.in_place import copying_parts
 from smelt.core.ir.verify import most_of_binds
 from smelt.core.ir.workspace import workspace
 from smelt.core.machine import CPU
@@ -17,7 +18,7 @@ from smelt.core.plan.bounds import most_bytes
 from smelt.core.plan.emit import Emitter, Places, callee, evaluated_dims, scratch_name
 from smelt.core.plan.inputs import InputBinder
 from smelt.core.plan.items import Timeline, walk_items
-from smelt.core.plan.lifetime import Storage, Storages, bytes_of, copying_parts, storages
+from smelt.core.plan.lifetime import Storage, Storages, bytes_of, storages
 from smelt.core.plan.program import (
     Address,
     Assign,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -11,13 +11,15 @@ from smelt.core.dim import ONE, ZERO, Dim, Facts, dmin, sym, to_dim
 from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.graph import Graph, Module, Node, Ref, TensorType
 from smelt.core.ir.groups import group_count
+from smelt.core.ir.hot import held_in, shares
 from smelt.core.ir.idle import MOST_UNSTORED, busy, unstored
+from smelt.core.ir.in_place import copying_parts
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.layout import Layout
 from smelt.core.ir.workspace import workspace
 from smelt.core.machine import CPU
 from smelt.core.plan.items import Arm, Item, is_size_name, new_symbols
-from smelt.core.plan.lifetime import Storages, bytes_of, copying_parts
+from smelt.core.plan.lifetime import Storages, bytes_of
 from smelt.core.plan.program import (
     Address,
     Assign,
@@ -86,7 +88,7 @@ class Emitter:
     opened: set[int] = field(default_factory=set)
     depth: int = 0
     sites: int = 0
-    _sizes: dict[tuple[str, tuple[Dim, ...]], Launches] = field(default_factory=dict)
+    _sizes: dict[tuple[str, tuple[Dim, ...], Dim | None], Launches] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.time = self.layout.time
@@ -196,23 +198,41 @@ class Emitter:
     def call_kernel(self, item: Item) -> None:
         node = item.node
         kernel, env = self.callee(node)
-        buffers = self._buffers(node)
-        buffers += [self.places.roots[scratch_name(item.start, b.name)] for b in workspace(kernel)]
-        assert len(buffers) == len(kernel.inputs) + len(kernel.outputs) + len(workspace(kernel)), node
-        key = (kernel.name, tuple(node.attr("dims", ())))
-        if key not in self._sizes:  # networks repeat their layers
-            self._sizes[key] = self._launches(kernel, env, key[1])
-        dims, launches = self._sizes[key]
-        unit, idle = self.unit(node), self._idle(kernel, buffers)
+        tensors, unit = self._buffers(node), self.unit(node)
+        work = [self.places.roots[scratch_name(item.start, b.name)] for b in workspace(kernel)]
+        assert len(tensors) == len(kernel.inputs) + len(kernel.outputs), node
+        steps: list[Launch] = []
+        for chosen, held, share in self._cases(kernel):
+            buffers = (*tensors, *(work[n] for n in held))
+            key = (chosen.name, tuple(node.attr("dims", ())), share)
+            if key not in self._sizes:  # networks repeat their layers
+                self._sizes[key] = self._launches(chosen, env, key[1], share)
+            dims, launches = self._sizes[key]
+            idle = self._idle(chosen, buffers)
+            for n, (groups, unheld) in enumerate(launches):
+                if n in idle or (chosen is not kernel and groups == ZERO):
+                    continue
+                for extent in unheld:
+                    self._bound_work(node, extent)
+                entry = self.entries.setdefault((chosen.name, n, unit), len(self.entries))
+                steps.append(Launch(entry, buffers, dims, groups, self.site()))
         made = tuple((len(kernel.inputs) + k, v.name) for k, v in enumerate(node.outputs))
-        busy_parts = [n for n in range(len(launches)) if n not in idle]
-        for n in busy_parts:
-            groups, unheld = launches[n]
-            entry = self.entries.setdefault((kernel.name, n, unit), len(self.entries))
-            for extent in unheld:
-                self._bound_work(node, extent)
-            done = made if n == busy_parts[-1] else ()
-            self.run.append(Launch(entry, tuple(buffers), dims, groups, self.site(), done))
+        self.run += [*steps[:-1], *(replace(s, made=made) for s in steps[-1:])]
+
+    def _cases(self, kernel: Kernel) -> Iterator[tuple[Kernel, Sequence[int], Dim | None]]:
+        """The kernels that may run for a call of one, with the numbers of the buffers of its workspace that
+        they have, and a factor for their groups: 1 for the one that runs, 0 for the others."""
+        own = range(len(workspace(kernel)))
+        if not kernel.hot:
+            yield kernel, own, None
+            return
+        factors, rest = shares(kernel)
+        for case, share in zip(kernel.hot, factors, strict=True):
+            chosen = self.module.kernels[case.kernel]
+            held = held_in(kernel, chosen, dict(case.dims))
+            assert held is not None, case.kernel
+            yield chosen, held, share
+        yield kernel, own, rest
 
     def _idle(self, kernel: Kernel, buffers: Sequence[Address]) -> list[int]:
         """The statements that would copy an input to where it lies."""
@@ -226,11 +246,15 @@ class Emitter:
             if (x.base, y.base) == ("input", "output") and self.places.renewed.get(y.number) == x.number
         ]
 
-    def _launches(self, kernel: Kernel, env: Mapping[str, Dim], dims: Sequence[Dim]) -> Launches:
-        """The kernel's dims, and for each statement its groups and the extents that could be too many."""
+    def _launches(
+        self, kernel: Kernel, env: Mapping[str, Dim], dims: Sequence[Dim], share: Dim | None
+    ) -> Launches:
+        """The kernel's dims, and for each statement its groups and the extents that could be too many. share:
+        a factor for the groups."""
         found = []
         for statement in kernel.body:
             count = group_count(statement) * busy(statement, kernel)
+            count = count if share is None else count * share
             groups = self.facts.simplify(count.substitute(env))
             axes = [d.substitute(env) * dmin(groups, ONE) for d in unstored(statement, kernel)]
             found.append((groups, [d for d in map(self.facts.simplify, axes) if not self._bounded(d)]))

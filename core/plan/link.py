@@ -7,7 +7,7 @@ equal is put in one place: kernels, weights by their bytes, working memory, stat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from smelt.core.dtype import DType
@@ -222,8 +222,10 @@ def _with_common_kernels(modules: Sequence[tuple[str, str, Module]]) -> tuple[li
     done = []
     for entry, processor, module in modules:
         units = {str(n.attr("kernel")): n.unit for n in module.calls()}
+        units |= {c.kernel: units.get(k.name, CPU) for k in module.kernels.values() for c in k.hot}
         names: dict[str, str] = {}
-        for name, kernel in module.kernels.items():
+        for name in sorted(module.kernels, key=lambda n: bool(module.kernels[n].hot)):  # cases first
+            kernel = _with_cases(module.kernels[name], names)
             unit = units.get(name, CPU)
             key = (kernel.with_(name="", origin=""), unit, processor if unit == CPU else "")
             if key not in known:
@@ -234,6 +236,13 @@ def _with_common_kernels(modules: Sequence[tuple[str, str, Module]]) -> tuple[li
             names[name] = known[key]
         done.append(_renamed(module, names, named))
     return done, processors
+
+
+def _with_cases(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
+    """The kernel with the new names of those that run in its place."""
+    if not kernel.hot:
+        return kernel
+    return kernel.with_(hot=tuple(replace(c, kernel=names[c.kernel]) for c in kernel.hot))
 
 
 def _renamed(module: Module, names: Mapping[str, str], kernels: Mapping[str, Kernel]) -> Module:

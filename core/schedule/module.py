@@ -9,9 +9,9 @@ of the last product) lies once: the latter read it as the former packed it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -19,12 +19,13 @@ from smelt.core.dim import Dim, Facts, sym
 from smelt.core.ir.analysis.traits import picks
 from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Node, Ref
-from smelt.core.ir.kernel import DimParam, Kernel
+from smelt.core.ir.kernel import DimParam, HotCase, Kernel
 from smelt.core.ir.layout import Layout, PackSpec
 from smelt.core.ir.params import intersection, parameter, union
 from smelt.core.ir.rewrite import map_stmt_dims
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import Machine
+from smelt.core.schedule.hot import MOST_POINTS, Point, joined, points, specialised
 from smelt.core.schedule.strategies import draft
 
 Machines = Mapping[str, Machine]
@@ -41,10 +42,24 @@ def schedule_module(module: Module, machine: Machine, units: Machines = MappingP
     """Every kernel scheduled. units: the machines of the units that run calls (Node.unit); machine:
     that of calls which name none. Where uses of a kernel differ in what is decided, calls name one of
     several; what nobody calls is scheduled for any use."""
+    return _scheduled(module, machine, units)[0]
+
+
+def hot_reasons(module: Module, machine: Machine, units: Machines = MappingProxyType({})) -> list[str]:
+    """Of each kernel that depends on sizes with hot values, whether it is scheduled again for these, and why
+    it is not; in lines."""
+    return _scheduled(module, machine, units)[1]
+
+
+def _scheduled(module: Module, machine: Machine, units: Machines) -> tuple[Module, list[str]]:
     scheduling = _Scheduling(module, machine, units)
     found = scheduling.run()
     laid = _packed_elsewhere(found)
-    return replace(scheduling, laid=laid).run() if laid else found
+    hot = {s.name: s.hot for s in module.symbols if s.hot}
+    if laid or hot:
+        scheduling = replace(scheduling, laid=laid, hot=hot)
+        found = scheduling.run()
+    return found, scheduling.reasons
 
 
 WeightLayouts: TypeAlias = Mapping[tuple[Ref, str], PackSpec]
@@ -68,13 +83,14 @@ def _packed_elsewhere(module: Module) -> WeightLayouts:
 @dataclass(frozen=True, slots=True)
 class _Use:
     """What may be relied on when a kernel is called. constants: numbers of the inputs that are weights.
-    laid: of inputs that lie packed, the number and how."""
+    laid: of inputs that lie packed, the number and how. hot: where it is to be fast."""
 
     kernel: str
     unit: str
     constants: frozenset[int]
     dims: tuple[DimParam, ...]
     laid: Laid = ()
+    hot: tuple[Point, ...] = ()
 
 
 Ranges: TypeAlias = dict[Dim, DimParam]
@@ -90,12 +106,15 @@ def _range(p: DimParam, size: Dim, facts: Facts, ranges: Ranges) -> DimParam:
 
 @dataclass
 class _Scheduling:
-    """Collects the kernels of one module. laid: weights that lie as other kernels packed them."""
+    """Collects the kernels of one module. laid: weights that lie as other kernels packed them. hot: symbols
+    with values at which kernels are to be fast. reasons: what came of these, in lines."""
 
     module: Module
     machine: Machine
     units: Machines
     laid: WeightLayouts = field(default_factory=dict)
+    hot: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
     done: dict[Hashable, tuple[Kernel, Hashable]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,7 +130,13 @@ class _Scheduling:
         for name, mine in uses.items():
             for scheduled, group in self._decided(name, mine):
                 own = name if name not in kernels else _free(name, {*kernels, *uses})
-                kernels[own] = scheduled.with_(name=own)
+                cases = self._cases(own, scheduled, group)
+                hot = []
+                for values, case in cases:
+                    at = _free(f"{own}_hot", {*kernels, *uses, own})
+                    kernels[at] = case.with_(name=at)
+                    hot.append(HotCase(at, values))
+                kernels[own] = scheduled.with_(name=own, hot=tuple(hot))
                 names.update(dict.fromkeys(group, own))
 
         def renamed(g: Graph, scope: FactScope) -> Graph:
@@ -148,7 +173,8 @@ class _Scheduling:
         lying = ((i, self.laid.get((node.inputs[i], node.unit))) for i in sorted(constants) if self.laid)
         packed = ((i, spec, kernel.inputs[i].name) for i, spec in lying if spec is not None)
         laid = tuple((i, spec) for i, spec, name in packed if picks(kernel.body, name))
-        return _Use(kernel.name, node.unit, constants, dims, laid)
+        hot = points(sizes, dims, self.hot, node.origin) if self.hot else ()
+        return _Use(kernel.name, node.unit, constants, dims, laid, hot)
 
     def _decided(self, name: str, uses: Iterable[_Use]) -> Iterator[tuple[Kernel, list[_Use]]]:
         """The kernels that come of one, each with the uses for which it was decided so."""
@@ -157,7 +183,8 @@ class _Scheduling:
         for u in uses:
             scheduled, decisions = self._scheduled(u)
             groups.setdefault((u.unit, decisions), {})[u] = scheduled
-        for (_, decisions), group in groups.items():
+        alike = ((key, part) for key, group in groups.items() for part in _few_points(group))
+        for (_, decisions), group in alike:
             whole, found = next(iter(group.values())), decisions
             if len(group) > 1:
                 whole, found = self._scheduled(reduce(_joined, group))
@@ -177,17 +204,55 @@ class _Scheduling:
         done = self.done.get(key)  # the key is hashed whole, so it is looked up no oftener than it must be
         if done is None:
             if not kernel.schedule:
-                laid = {kernel.inputs[i].name: spec for i, spec in use.laid}
-                names = frozenset(kernel.inputs[i].name for i in use.constants) - laid.keys()
-                kernel = draft(kernel, self.units.get(use.unit, self.machine), names, laid).kernel
+                kernel = _drafted(use, kernel, self.units.get(use.unit, self.machine))
             done = self.done[key] = kernel, _decisions(kernel)
         return done
+
+    def _cases(
+        self, name: str, scheduled: Kernel, uses: Sequence[_Use]
+    ) -> Iterator[tuple[tuple[tuple[str, int], ...], Kernel]]:
+        """The kernels that run in the place of a scheduled one at the points of its uses, and the values of
+        its dims there. name: the one that it has in messages."""
+        found = joined(u.hot for u in uses)
+        if not found:
+            return
+        use = reduce(_joined, uses)
+        naive = self.module.kernels[use.kernel]
+        if naive.schedule:
+            return
+        naive, machine = naive.with_(dims=use.dims), self.units.get(use.unit, self.machine)
+        for p in found:
+            case = specialised(naive, scheduled, p, machine, partial(_drafted, use))
+            values = tuple(p.of(naive).items())
+            at = f"{name}: {p.said} ({', '.join(f'{d} = {n}' for d, n in values)})"
+            self.reasons.append(f"{at}: {case if isinstance(case, str) else 'scheduled again'}")
+            if not isinstance(case, str):
+                yield values, case.with_(origin=scheduled.origin)
+
+
+def _drafted(use: _Use, kernel: Kernel, machine: Machine) -> Kernel:
+    """The naive kernel scheduled for what the use allows to rely on."""
+    laid = {kernel.inputs[i].name: spec for i, spec in use.laid}
+    names = frozenset(kernel.inputs[i].name for i in use.constants) - laid.keys()
+    return draft(kernel, machine, names, laid).kernel
+
+
+def _few_points(uses: Mapping[_Use, Kernel]) -> Iterator[dict[_Use, Kernel]]:
+    """The uses in groups that have at most MOST_POINTS points each."""
+    group: dict[_Use, Kernel] = {}
+    for use, kernel in uses.items():
+        if group and len(joined((*(u.hot for u in group), use.hot))) > MOST_POINTS:
+            yield group
+            group = {}
+        group[use] = kernel
+    yield group
 
 
 def _joined(a: _Use, b: _Use) -> _Use:
     """What both allow to rely on."""
     dims = tuple(map(union, a.dims, b.dims))
-    return _Use(a.kernel, a.unit, a.constants & b.constants, dims, a.laid)  # one decision: laid alike
+    # one decision: laid alike
+    return _Use(a.kernel, a.unit, a.constants & b.constants, dims, a.laid, joined((a.hot, b.hot)))
 
 
 def _decisions(kernel: Kernel) -> Hashable:

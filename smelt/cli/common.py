@@ -25,13 +25,14 @@ if TYPE_CHECKING:  # each command imports what it needs of these when it runs
     from smelt.devicefarm.doctor import Finding
     from smelt.devicefarm.leases.desk import Waiting
     from smelt.leasing import Wish
+    from smelt.request import DimSpec
     from smelt.shapes import Port, ShapeSpec
 
 JSON_VERSION = 1
 MOST_VALUE = 1e18
 """The largest magnitude of random inputs: every float type and 64-bit integers can hold it."""
 
-DimSpecs = dict[str, "int | tuple[int, int | None]"]
+DimSpecs = dict[str, "DimSpec"]
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", default="host", metavar="T", help="platform[:cpu][+device] (default: host)"
     )
-    parser.add_argument(
-        "--dim", action="append", default=[], metavar="N=4|N=1..512", help="fix or bound a symbolic dim"
-    )
+    add_dims(parser)
     parser.add_argument(
         "--threads", type=whole(1, MOST_THREADS), metavar="N", help="threads that the bundle uses by default"
     )
@@ -127,6 +126,14 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
             f"--{kind}Shapes", f"--{kind}-shapes", dest=f"{kind}_shapes", metavar="x:1x3x64x64,...",
             help=f"{kind} shapes, as trtexec takes them",
         )  # fmt: skip
+
+
+def add_dims(parser: argparse.ArgumentParser) -> None:
+    """Add --dim."""
+    parser.add_argument(
+        "--dim", action="append", default=[], metavar="N=4|N=1..512|N=1..512:opt=1,128",
+        help="fix or bound a symbolic dim; opt: sizes at which it is to be fast (docs/dims.md)",
+    )  # fmt: skip
 
 
 def add_rules(parser: argparse.ArgumentParser) -> None:
@@ -306,13 +313,14 @@ def profiled(args: argparse.Namespace) -> bool:
 
 
 def dim_specs(args: argparse.Namespace) -> DimSpecs:
-    """Symbol -> size or range, from --dim and from trtexec's profiles of shapes. Raises Usage."""
-    if not args.dim and not profiled(args):
-        return {}
-    from smelt.shapes import bounds_of, parse_dim_spec, parse_shapes
+    """Symbol -> size or range, with hot sizes, from --dim and from trtexec's profiles of shapes. Raises
+    Usage."""
+    found = given_dims(args)
+    if not profiled(args):
+        return found
+    from smelt.shapes import bounds_of, parse_shapes
 
     try:
-        found: DimSpecs = dict(parse_dim_spec(t) for t in args.dim)
         profile = {
             k: {n: s for n, s in parse_shapes(t).items() if isinstance(s, tuple)}
             for k in ("min", "opt", "max")
@@ -320,13 +328,24 @@ def dim_specs(args: argparse.Namespace) -> DimSpecs:
         }
     except SmeltError as e:
         raise Usage(str(e)) from None
-    if profile and getattr(args, "entries", None):
+    if getattr(args, "entries", None):
         raise Usage("min, opt and max shapes are for one model; say --dim ENTRY/DIM=LOW..HIGH")
-    if profile:
-        least = profile.get("min") or profile.get("opt") or profile["max"]
-        most = profile.get("max") or profile.get("opt") or profile["min"]
-        found = {**bounds_of(model_ports(Path(args.model), found), least, most), **found}
-    return found
+    least = profile.get("min") or profile.get("opt") or profile["max"]
+    most = profile.get("max") or profile.get("opt") or profile["min"]
+    ports = model_ports(Path(args.model), found)
+    return {**bounds_of(ports, least, most, profile.get("opt", {})), **found}
+
+
+def given_dims(args: argparse.Namespace) -> DimSpecs:
+    """Symbol -> size or range, with hot sizes, from --dim. Raises Usage."""
+    if not args.dim:
+        return {}
+    from smelt.shapes import parse_dim_spec
+
+    try:
+        return dict(parse_dim_spec(t) for t in args.dim)
+    except SmeltError as e:
+        raise Usage(str(e)) from None
 
 
 def state_pairs(args: argparse.Namespace) -> dict[str, str]:

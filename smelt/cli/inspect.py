@@ -197,7 +197,8 @@ def _shape(extents: Sequence[int | str] | None) -> str:
 def _range(s: Mapping[str, Any]) -> str:
     high = "" if s["high"] is None else s["high"]
     step = f", multiples of {s['divisor']}" if s["divisor"] != 1 else ""
-    return f"{s['low']}..{high}{step}"
+    hot = f", fast at {', '.join(map(str, s['hot']))}" if s.get("hot") else ""
+    return f"{s['low']}..{high}{step}{hot}"
 
 
 def transfers_text(bundle: Bundle) -> list[str]:
@@ -249,7 +250,9 @@ def _kernels(
     bundle: Bundle, args: argparse.Namespace, described: Sequence[dict[str, Any]] | None
 ) -> str:
     rows = bundle.manifest["kernels"]
-    lines = [f"kernels: {len(rows)}, launched {sum(k['launches'] for k in rows)} times"]
+    hot = sum("hot" in k for k in rows)
+    count = f"{len(rows) - hot}, and {hot} for hot sizes" if hot else f"{len(rows)}"
+    lines = [f"kernels: {count}, launched {sum(k['launches'] for k in rows if 'hot' not in k)} times"]
     if described is not None:
         about = {k["name"]: k for k in rows}
         own = [r for r in described if r["name"] in about or len(bundle.entries) == 1]
@@ -259,6 +262,9 @@ def _kernels(
     for k in rows:
         where = f" on {k['unit']}" if "unit" in k else ""
         lines.append(f"  {k['name']}{where} x{k['launches']}, {k['statements']} statement(s)")
+        if "hot" in k:
+            at = ", ".join(f"{d} = {n}" for d, n in k["hot"]["dims"].items())
+            lines.append(f"    instead   of {k['hot']['of']} where {at}")
         lines += [f"    from      {k['origin']}", f"    schedule  {k['schedule']}"]
     return "\n".join(lines)
 

@@ -12,10 +12,12 @@ from smelt.cli.common import (
     AddParser,
     Result,
     Usage,
+    add_dims,
     add_numbers,
     add_rules,
     check_target,
     command,
+    given_dims,
     write_result,
 )
 from smelt.compile_child import DEEPEST_STACK
@@ -30,6 +32,7 @@ from smelt.core.passes.equivalence import validator
 from smelt.core.passes.manager import Pass, PassTiming, pick, run_timed
 from smelt.core.passes.numerics import EXACT, REASSOCIATE
 from smelt.core.passes.pipeline import PIPELINE
+from smelt.core.schedule.module import hot_reasons
 from smelt.request import Request
 from smelt.stages import PASSES, Compilation, imported, resumed
 from smelt.targets.platform import parse_target
@@ -50,6 +53,7 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--target", default="host", metavar="T", help="whose machine passes ask (default: host)"
     )
+    add_dims(parser)
     parser.add_argument("-O", dest="opt", type=int, choices=range(4), default=3)
     parser.add_argument("--fp16", action="store_true", help="let 'half' store tensors in float16")
     add_numbers(parser)
@@ -65,7 +69,8 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--why", action="store_true",
         help="instead of the module: which nodes became one kernel, which did not, and for which reasons; "
-        "with a rule '=auto' of --place also what kernels cost at each unit, and why they are where they are",
+        "with a rule '=auto' of --place also what kernels cost at each unit, and why they are where they "
+        "are; with hot sizes (--dim N=1..512:opt=128) also which kernels are scheduled again for these",
     )
     parser.add_argument("--list", action="store_true", help="list the passes and stop")
 
@@ -86,6 +91,8 @@ def run(args: argparse.Namespace) -> Result:
     done, timings = run_timed(begun.module, chosen, ctx)
     for p in chosen:
         begun = begun.advanced(p.name, done)
+    if args.why and begun.place == len(PIPELINE) and any(s.hot for s in done.symbols):
+        reasons += hot_reasons(done, ctx.machine, ctx.units)  # of the next step
     text = begun.dump()
     if args.output:
         write_result(args.output, text.encode(), DUMP_SUFFIX)
@@ -124,7 +131,7 @@ def _read(args: argparse.Namespace) -> Compilation:
     request = Request(
         source=args.file, target=check_target(args.target), opt=args.opt, fp16=args.fp16,
         fast_math=args.fast_math, keep_subnormals=args.keep_subnormals, libraries=args.libraries,
-        place=tuple(args.place.items()),
+        place=tuple(args.place.items()), dims=given_dims(args),
     )  # fmt: skip
     if args.file == "-":
         return resumed(request, sys.stdin.read())

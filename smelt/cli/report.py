@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ from smelt.report import ModelReport, make_entry_reports, make_report
 from smelt.running import device_for
 from smelt.samples import DEFAULT, SAMPLES, fetch
 
+_NEXT_DIM = re.compile(r",(?=\s*[^\s,=]+=)")
+"""A comma before the next dim, as opposed to one between hot sizes."""
+
 
 def register(add: AddParser) -> None:
     """Add the command to the parser."""
@@ -56,7 +60,7 @@ def register(add: AddParser) -> None:
 def run(args: argparse.Namespace) -> Result:
     """Compile, deploy, compare, time; the exit code is that of the comparison."""
     target = check_target(args.target)
-    args.dim += [d for d in shlex.split(args.dims.replace(",", " ")) if d]
+    args.dim += [d for d in shlex.split(re.sub(_NEXT_DIM, " ", args.dims)) if d]
     progress = Progress(args)
     if getattr(args, "entries", None):
         return _entries(args, target, progress)

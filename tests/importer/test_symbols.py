@@ -79,7 +79,15 @@ def test_what_says_yes_or_no_says_nothing_else(value: int) -> None:
         ({"seq": (-3, 2)}, "is (-3, 2)"),
         ({"seq": 1.5}, "wanted a size or a pair"),
         ({"seq": True}, "wanted a size or a pair"),
-        ({"seq": (1, 2, 3)}, "wanted a size or a pair"),
+        ({"seq": (1, 2, 3)}, "'seq' has hot sizes 3, wanted a list"),
+        ({"seq": (1, 2, [1.5])}, "wanted a list of sizes"),
+        ({"seq": (1, 2, [1], 3)}, "wanted a size or a pair"),
+        ({"seq": (1, 9, [3, 10, 0])}, "hot sizes (opt) of 'seq' are outside of 1..9: 10, 0"),
+        ({"seq": (3, None, [2])}, "outside of 3..*: 2"),
+        ({"seq": (4, 4, [4])}, "'seq' is fixed to 4"),
+        ({"x:1": (1, 9, [4])}, "'x:1' is always 4 in this model, hot sizes are of a range"),
+        ({"k": (1, 9, [4])}, "(input x axis 0); data-dependent sizes have no hot ones"),
+        ({"seq": (1, 9, [4]), "x:0": (1, 9)}, "has the range 1..9 with hot sizes 4 already"),
         ({"seq": 3, "x:0": 4}, "has the range 3 already"),
     ],
 )
@@ -167,6 +175,40 @@ def test_ranges_follow_a_solved_symbol() -> None:
     assert ranges(imported(m, dims={"b": (2, 9), "a": (4, 100)})) == {"a": (4, 9, 1)}
     with pytest.raises(SmeltError, match="found a and b, which differ"):
         import_model(m, dims={"b": (2, 3), "a": (4, 100)})
+
+
+def hot(m: Module) -> dict[str, tuple[int, ...]]:
+    return {s.name: s.hot for s in m.symbols}
+
+
+def test_hot_sizes_are_the_symbols() -> None:
+    m = model(RELU, {"x": ("f32", ["seq", None])}, {"y": "f32"})
+    assert hot(imported(m, dims={"seq": (1, 512, [1, 128, 1]), "x:1": (0, None, (np.int64(7),))})) == {
+        "seq": (1, 128), "x_1": (7,),
+    }  # fmt: skip
+
+
+def test_hot_sizes_follow_a_solved_symbol() -> None:
+    """b == 2*a: what b has is half as much of a."""
+    reshape = helper.make_node("Reshape", ["x", "two"], ["r"], "flat")
+    two = {"two": np.array([-1], np.int64)}
+    m = model([reshape, helper.make_node("Add", ["r", "z"], ["y"], "add")],
+              {"x": ("f32", ["a", 2]), "z": ("f32", ["b"])}, {"y": "f32"}, two)  # fmt: skip
+    found = imported(m, dims={"b": (4, 64, [8, 16]), "a": (2, 32, [4, 5])})
+    assert hot(found) == {"a": (4, 5, 8)} and ranges(found) == {"a": (2, 32, 1)}
+    with pytest.raises(SmeltError, match=r"'b' is 2\*a in this model, and its hot sizes have 9"):
+        import_model(m, dims={"b": (4, 64, [8, 9]), "a": (2, 32)})
+
+
+def test_hot_sizes_that_the_model_never_takes() -> None:
+    nodes = [helper.make_node("Reshape", ["x", "rows"], ["y"], "rows")]
+    m = model(nodes, {"x": ("f32", ["n"])}, {"y": "f32"}, {"rows": np.array([-1, 32], np.int64)})
+    assert hot(imported(m, dims={"n": (0, 512, [64])})) == {"n": (64,)}
+    with pytest.raises(SmeltError, match="multiples of 32 for 'n', its hot sizes have 65, 66"):
+        import_model(m, dims={"n": (0, 512, [64, 65, 66])})
+    fixed = model(ADD, {"x": ("f32", ["n", 3]), "z": ("f32", [4, 3])}, {"y": "f32"})
+    with pytest.raises(SmeltError, match="its hot sizes have 5"):
+        import_model(fixed, dims={"n": (2, 9, [5])})
 
 
 def test_output_names_of_run_time_sizes() -> None:

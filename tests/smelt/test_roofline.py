@@ -36,6 +36,19 @@ def test_statements_share_the_work_of_their_kernel() -> None:
     assert least_times(manifest(statements=2), twice, PEAKS)["mm"].ns == pytest.approx(300.0)
 
 
+def test_a_launch_counts_where_the_kernel_runs() -> None:
+    """Of a kernel and those in its place at some sizes, the first that fits has the work."""
+    made = manifest()
+    rows = [made["kernels"][0] | {"name": name, "hot": {"of": "mm", "dims": {"n": n}}}
+            for name, n in (("mm_hot", 3), ("mm_hot_2", 1))]  # fmt: skip
+    made["kernels"] += rows
+    made["probes"]["callees"] |= {name: {"dims": ["n"]} for name in ("mm_hot", "mm_hot_2")}
+    made["probes"]["sites"] = [{"callee": name} for name in ("mm_hot", "mm_hot_2", "mm")]
+    launched = LaunchTrace(tuple(Launched(site, (n,)) for n in (3, 2, 3) for site in range(3)))
+    found = least_times(made, launched, PEAKS)
+    assert {name: least.ns for name, least in found.items()} == {"mm_hot": 600.0, "mm": 200.0}
+
+
 def test_what_is_not_known_is_not_told() -> None:
     assert least_times(manifest(unit="opencl"), TRACE, PEAKS) == {}
     assert least_times(manifest(work={"integers": "200*n"}), TRACE, PEAKS) == {}

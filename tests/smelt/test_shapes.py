@@ -76,7 +76,12 @@ def test_dim_wishes() -> None:
     assert parse_dim_spec("N=1..512") == ("N", (1, 512))
     assert parse_dim_spec("N=2..") == ("N", (2, None))
     assert parse_dim_spec("a=b=3") == ("a=b", 3)
-    for bad in ("N", "N=", "=3", "N=5..2", "N=x", "N=-1"):
+    assert parse_dim_spec("N=1..512:opt=1,128") == ("N", (1, 512, (1, 128)))
+    assert parse_dim_spec(" x:1 = 1.. :opt= 7 ") == ("x:1", (1, None, (7,)))
+    assert parse_dim_spec("N=4:opt=4") == ("N", (4, 4, (4,))), "the model's reader refuses it"
+    assert parse_dim_spec("a:opt=3") == ("a:opt", 3), "an axis may be called so"
+    for bad in ("N", "N=", "=3", "N=5..2", "N=x", "N=-1", "N=1..5:opt=", "N=1..5:opt=x", "N=1..5:opt=1,,2",
+                "N=1..5:opt=-1", f"N=1..5:opt={1 << 63}"):  # fmt: skip
         with pytest.raises(SmeltError):
             parse_dim_spec(bad)
 
@@ -123,6 +128,16 @@ def test_defaults_start_small_and_differ() -> None:
     assert all(v["h"] % 32 == 0 and v["w"] % 32 == 0 for v in found[:4])
 
 
+def test_hot_sizes_are_tried_first() -> None:
+    known = [InputSymbol("n", 1, 64, 1, hot=(1, 32)), InputSymbol("b", 1, 9, 1, batch=True),
+             InputSymbol("m", 2, 64, 2, hot=(6,))]  # fmt: skip
+    found = list(defaults(known))
+    assert found[:3] == [{"n": 1, "b": 1, "m": 6}, {"n": 32, "b": 1, "m": 6}, {"n": 8, "b": 1, "m": 8}]
+    b = bundle(("x", ["n"]), n=(1, None, 1))
+    b.manifest["symbols"][0]["hot"] = [5]  # type: ignore[index]
+    assert symbols(b)[0].hot == (5,) and next(iter(defaults(symbols(b)))) == {"n": 5}
+
+
 def test_random_inputs_depend_on_seed_and_name_only() -> None:
     one = bundle(("x", ["n"]), n=(0, None, 1))
     two = bundle(("y", ["n"]), ("x", ["n"]), n=(0, None, 1))
@@ -137,6 +152,10 @@ def test_random_inputs_depend_on_seed_and_name_only() -> None:
 def test_trtexecs_profiles_bound_symbols() -> None:
     ports = [Port("x", DTYPES["f32"], tuple(parse_dim(d) for d in ("n", "3", "h", "n + h")))]
     assert bounds_of(ports, {"x": (1, 3, 32, 33)}, {"x": (1, 3, 64, 65)}) == {"n": 1, "h": (32, 64)}
+    fast = bounds_of(ports, {"x": (1, 3, 32, 33)}, {"x": (1, 3, 64, 65)}, {"x": (1, 3, 48, 49)})
+    assert fast == {"n": 1, "h": (32, 64, (48,))}
+    with pytest.raises(SmeltError, match="has rank 4"):
+        bounds_of(ports, {"x": (1, 3, 32, 33)}, {"x": (1, 3, 64, 65)}, {"x": (1, 3, 48)})
     with pytest.raises(SmeltError, match="no input or dim"):
         bounds_of(ports, {"z": (1,)}, {})
 

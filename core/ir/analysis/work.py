@@ -7,10 +7,11 @@ counted once for all of its rounds, and of what only some elements need, all hav
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from smelt.core.dim import YES, ZERO, Dim, TooLarge, dmax, dmin, product
+from smelt.core.dim import YES, ZERO, Dim, TooLarge, dmax, dmin, product, value_at
 from smelt.core.dtype import DType
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import (
@@ -75,6 +76,19 @@ class KernelWork:
     def bytes(self) -> Dim:
         """In both directions."""
         return self.read + self.written
+
+
+def amounts(
+    kernel: Kernel, found: KernelWork | None, at: Mapping[str, int]
+) -> tuple[int, int, dict[str, int]]:
+    """The operations, bytes and calls of functions of a launch with these values of its dims. found: the
+    kernel's work; where no formula tells it, a launch moves its tensors once."""
+    if found is None:
+        buffers = (*kernel.inputs, *kernel.outputs)
+        sizes = [math.prod(max(value_at(d, at), 0) for d in b.shape) * b.dtype.bytes for b in buffers]
+        return 0, sum(sizes), {}
+    operations, moved = (max(value_at(d, at), 0) for d in (found.operations, found.bytes))
+    return operations, moved, {fn: max(value_at(d, at), 0) for fn, d in found.functions.items()}
 
 
 class _Unknown(Exception):

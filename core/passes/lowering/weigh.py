@@ -16,7 +16,7 @@ from typing import Final
 from smelt.core.dim import Dim, value_at
 from smelt.core.dtype import INT64
 from smelt.core.ir.analysis.samples import sample_points
-from smelt.core.ir.analysis.work import KernelWork, work
+from smelt.core.ir.analysis.work import KernelWork, amounts, work
 from smelt.core.ir.graph import Graph, Module, Node, Ref, Symbol, TensorType, Value
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.units import CALLS, HOST_CALLS, HOST_READS, VIEWS
@@ -213,21 +213,14 @@ class _Scales:
             self._read(ref, thing)
 
     def _seconds(self, n: Node) -> list[float]:
-        """What one launch takes at each unit. A kernel whose work no formula tells moves its tensors once."""
+        """What one launch takes at each unit."""
         kernel = self.module.kernels[str(n.attr("kernel"))]
         if kernel not in self.counted:
             self.counted[kernel] = work(kernel)
         found = self.counted[kernel]
         at = {p.name: value_at(d, self.point) for p, d in zip(kernel.dims, n.attr("dims", ()), strict=True)}
-        if found is None:
-            buffers = (*kernel.inputs, *kernel.outputs)
-            sizes = [prod(max(value_at(d, at), 0) for d in b.shape) * b.dtype.bytes for b in buffers]
-            return [self.system.kernel_seconds(unit, 0, sum(sizes)) for unit in self.system.machines]
-        operations, moved = (max(value_at(d, at), 0) for d in (found.operations, found.bytes))
-        functions = {fn: max(value_at(d, at), 0) for fn, d in found.functions.items()}
-        return [
-            self.system.kernel_seconds(unit, operations, moved, functions) for unit in self.system.machines
-        ]
+        amount = amounts(kernel, found, at)
+        return [self.system.kernel_seconds(unit, *amount) for unit in self.system.machines]
 
 
 def _ticks(seconds: float) -> int:

@@ -16,10 +16,10 @@ from smelt.compiler import lower
 from smelt.core.bundle import MAIN
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Module
+from smelt.core.ir.in_place import copying_parts
 from smelt.core.ir.kernel import Block, Loop, Stmt, Store, Tiles
 from smelt.core.ir.text import parse_module
 from smelt.core.ir.verify import module_facts, verify
-from smelt.core.plan.lifetime import copying_parts
 from smelt.core.plan.program import Copy, Launch
 from smelt.core.plan.room import check_rooms, with_room
 from smelt.core.plan.state import StateUse
