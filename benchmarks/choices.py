@@ -174,8 +174,6 @@ CHOICES = (
     Choice("MAX_ROWS", (contraction,), (4, 8, 12, 24), (product(512, 256, 8), product(512, 256, 16))),
     Choice("POINTER_ROWS", (contraction,), (4, 12), (
         convolution(32, 28, 32, 3), convolution(128, 14, 64, 3))),
-    Choice("EXACT_SHARE", (contraction,), (0.5, 1.0), (
-        product(512, 256, 256, rows="512"), product(49, 512, 128, rows="49"))),
     Choice("BUSY", (fitting,), (1, 16), tuple(
         product(n, 512, m, rows=f"{n}", of="double")
         for n, m in ((1, 24), (2, 24), (2, 40), (4, 8), (64, 256)))),

@@ -26,8 +26,6 @@ MAX_ROWS = 16
 """Bodies of a row tile are emitted once per height; more rows than this gain nothing."""
 POINTER_ROWS = 8
 """The same where every row has an address of its own: more would spill addresses of 16 integer registers."""
-EXACT_SHARE = 2 / 3
-"""Share of the highest tile from which a lower one is taken because it divides the rows."""
 SUPPLY = 4
 """Cycles in which the second-level cache delivers a vector of B."""
 SECOND_NEST = 0.25
@@ -118,15 +116,14 @@ def power(n: int) -> int:
 
 
 def _heights(most: int, rows: int | None) -> tuple[int, bool]:
-    """(rows of a tile, whether tiles of that height cover the rows exactly)."""
+    """(rows of a tile, whether tiles of that height cover the rows exactly). A lower tile that does is taken
+    where it needs no more tiles: each reads a whole panel of B."""
     if rows is None:
         return most, False
     if rows <= most:
         return max(rows, 1), True
-    exact = [h for h in range(most, 0, -1) if rows % h == 0]
-    if exact[0] >= most * EXACT_SHARE:
-        return exact[0], True
-    return most, False
+    exact = next(h for h in range(most, 0, -1) if rows % h == 0)
+    return (exact, True) if rows // exact == ceil(rows / most) else (most, False)
 
 
 def contraction(d: Draft, root: str) -> None:
