@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from smelt.bench import against, geomean
+from smelt.bench import against
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.measure import ONCE, median
+from smelt.devicefarm.measure import ONCE, geomean, median
 from smelt.driver import compile
 from smelt.roofline import Peaks, least_times, measured_peaks
 from smelt.running import running

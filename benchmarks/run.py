@@ -18,10 +18,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from smelt.bench import Pair, against, geomean
+from smelt.bench import Pair, against
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.measure import median
+from smelt.devicefarm.measure import geomean, median
 from smelt.driver import compile
 from smelt.samples import SAMPLES, fetch
 from smelt.shapes import RunCase, bind, case, cases

@@ -129,6 +129,11 @@ def median(samples: Sequence[float]) -> float:
     return quantile(sorted(samples), 0.5)
 
 
+def geomean(ratios: Sequence[float]) -> float:
+    """The geometric mean of positive numbers."""
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+
+
 def mad(samples: Sequence[float]) -> float:
     """Median absolute deviation from the median."""
     middle = median(samples)

@@ -77,6 +77,27 @@ def _path(value: object, name: str) -> str:
         ) from None
 
 
+LONGEST_BOOK = 1 << 25
+"""Bytes of a file of schedules that are read; a thousand kernels take a megabyte."""
+
+
+def _schedules(value: object, name: str) -> str:
+    """The text of a file of schedules, which the compile parses. Raises SmeltError for a file that cannot be
+    read."""
+    if value is None:
+        return ""
+    path = _path(value, name)
+    try:
+        with open(path, "rb") as f:
+            data = f.read(LONGEST_BOOK + 1)
+    except OSError as e:
+        hint = "'smelt tune MODEL -o FILE' writes one"
+        raise SmeltError(f"{name}: cannot read '{path}': {e.strerror or e}", hint=hint) from None
+    if len(data) > LONGEST_BOOK:
+        raise SmeltError(f"{name}: '{path}' has more than {LONGEST_BOOK} bytes")
+    return data.decode("utf-8", "replace")
+
+
 def _texts(value: object, name: str) -> tuple[str, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise _wrong(value, name, "a list of texts")
@@ -127,5 +148,6 @@ ARGUMENTS: Mapping[str, Argument] = MappingProxyType({
     "outputs": _texts, "plugins": _texts, "listings": _texts,
     "place": lambda v, n: tuple(_pairs({} if v is None else v, n).items()),
     "state": lambda v, n: _pairs({} if v is None else v, n),
+    "schedules": _schedules,
 })  # fmt: skip
 """Argument of `compile` -> what makes the field of a Request of it, or raises SmeltError."""

@@ -223,8 +223,3 @@ def _timed(f: Action, inner: int, before: Action | None) -> float:
         f()
         total += time.perf_counter_ns() - start
     return total / inner
-
-
-def geomean(ratios: Sequence[float]) -> float:
-    """The geometric mean of positive numbers."""
-    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))

@@ -133,8 +133,11 @@ def _compile(request: Request, progress: OnProgress, scratch: Path) -> dict[str,
     with Staging(request.output) as stage:
         _begin(request, scratch, stage)
         make = package_into if request.portable else partial(compile_into, spread=by_forks)
-        stage.seal(make(stage, request, progress))
-    return {"ok": True, "folder": stage.path.name, "note": note}
+        made = make(stage, request, progress)
+        stage.seal(made)
+    told = [note] if note else []
+    told += made.get("schedules", {}).get("notes", [])
+    return {"ok": True, "folder": stage.path.name, "note": "\n".join(told)}
 
 
 def _prepared(request: Request, scratch: Path) -> str:

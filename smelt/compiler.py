@@ -29,6 +29,8 @@ from smelt.core.plan.program import HostProgram
 from smelt.core.plan.room import with_room
 from smelt.core.plan.state import StateUse, with_state
 from smelt.core.plan.weights import physical
+from smelt.core.schedule.book import parse_book
+from smelt.core.schedule.recall import notes
 from smelt.core.spread import SpreadOut, serially
 from smelt.core.staging import Staging
 from smelt.core.sums import NO_SUMS, weight_sums
@@ -202,7 +204,7 @@ def _of_variant(c: Compilation, v: VariantSpec, spec: TargetSpec) -> Compilation
     """The compile before its first pass for a variant, with tables of its own."""
     own = replace(c.request, place=()) if v.unit == CPU and spec.devices else c.request
     own = replace(own, target=str(v.level)) if spec.better else own  # a dump is of one variant
-    return replace(c, request=own, halved=dict(c.halved), work=dict(c.work))
+    return replace(c, request=own, halved=dict(c.halved), work=dict(c.work), asked=dict(c.asked))
 
 
 def _finished(
@@ -403,6 +405,7 @@ def _write(
             "fallback": request.fallback,
             "choose": request.choose,
         },
+        **_recalled(request, lowered),
     }
     found = [_found(name, c, request.fp16) for c in lowered.compilations]
     done = zip(linked.entries, lowered.compilations, strict=True)
@@ -417,6 +420,19 @@ def _write(
     }
     manifest["weights"] |= {"sha256": digest, "file": names.weights if digest else None}
     return manifest
+
+
+def _recalled(request: Request, lowered: Lowered) -> dict[str, Any]:
+    """The field of the manifest about schedules that were given; none without them."""
+    if not request.schedules:
+        return {}
+    asked = [a for c in lowered.compilations for a in c.asked.values()]
+    told = {
+        "sha256": hashlib.sha256(request.schedules.encode()).hexdigest(),
+        "kernels": sum(a.entry is not None for a in asked),
+        "notes": list(notes(parse_book(request.schedules), asked)),
+    }
+    return {"schedules": told}
 
 
 def _found(name: str, c: Compilation, fp16: bool) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def compile(
     state: Mapping[str, str] | None = None,
     fallback: bool = False,
     choose: bool = False,
+    schedules: str | os.PathLike[str] | None = None,
     progress: OnProgress | None = None,
 ) -> Bundle:
     """Compile a model into a bundle directory and return it.
@@ -77,6 +78,8 @@ def compile(
     driver is missing, or fails (docs/units.md).
     choose: the bundle has the whole model for each device of the target, and for the CPU; a session takes the
     first device whose driver works, in the target's order, else the CPU (docs/units.md).
+    schedules: a file of schedules for kernels, by 'smelt tune' or by hand, which go before those that the
+    strategies choose (docs/tune.md).
     plugins: Python files or modules that define ops of other domains (docs/add-op.md).
     time_limit: seconds of processor time, memory_limit: gigabytes that the compile may use; by default an
     hour and nine tenths of the memory (SMELT_COMPILE_SECONDS, SMELT_COMPILE_MEMORY).
@@ -88,7 +91,7 @@ def compile(
         "target": target, "dims": dims, "threads": threads, "opt": opt, "output": output, "fp16": fp16,
         "fast_math": fast_math, "keep_subnormals": keep_subnormals, "static": static, "libraries": libraries,
         "name": name, "outputs": outputs, "plugins": plugins, "place": place, "state": state,
-        "fallback": fallback, "choose": choose,
+        "fallback": fallback, "choose": choose, "schedules": schedules,
     })  # fmt: skip
     _make(model, options, limits(memory_limit, time_limit), progress)
     return read_bundle(output)
@@ -138,6 +141,7 @@ def finalise(
     place: Mapping[str, str] | None = None,
     fallback: bool = False,
     choose: bool = False,
+    schedules: str | os.PathLike[str] | None = None,
     progress: OnProgress | None = None,
 ) -> Bundle:
     """Make of a portable package the bundle that `compile` makes of its model for this target, byte for byte,
@@ -146,6 +150,7 @@ def finalise(
     options = checked({
         "target": target, "output": output, "threads": threads, "name": name, "static": static,
         "libraries": libraries, "plugins": plugins, "place": place, "fallback": fallback, "choose": choose,
+        "schedules": schedules,
     })  # fmt: skip
     entries = read_package(package).entries
     model = entries[MAIN] if [*entries] == [MAIN] else entries
@@ -179,6 +184,7 @@ def planned(
     fast_math: bool | str | Iterable[str] = False,
     keep_subnormals: bool = False,
     state: Mapping[str, str] | None = None,
+    schedules: str | os.PathLike[str] | None = None,
     progress: OnProgress | None = None,
 ) -> dict[str, Any]:
     """The fields of the manifest that are known before there is code, as `compile` with these arguments would
@@ -188,6 +194,7 @@ def planned(
         "target": target, "dims": dims, "opt": opt, "fp16": fp16, "fast_math": fast_math,
         "keep_subnormals": keep_subnormals,
         "libraries": libraries, "plugins": plugins, "place": place, "plan_only": True, "state": state,
+        "schedules": schedules,
     })  # fmt: skip
     allowed = limits(memory_limit, time_limit)
     with _scratch() as scratch:
@@ -212,6 +219,7 @@ def described(
     fast_math: bool | str | Iterable[str] = False,
     keep_subnormals: bool = False,
     state: Mapping[str, str] | None = None,
+    schedules: str | os.PathLike[str] | None = None,
     progress: OnProgress | None = None,
 ) -> list[dict[str, Any]]:
     """A row for each kernel that `compile` with these arguments makes: its tree, how it is bound, what it
@@ -221,7 +229,7 @@ def described(
         "target": target, "dims": dims, "threads": threads, "opt": opt, "fp16": fp16, "fast_math": fast_math,
         "keep_subnormals": keep_subnormals, "libraries": libraries, "plugins": plugins, "place": place,
         "plan_only": True, "state": state,
-        "listings": listings,
+        "listings": listings, "schedules": schedules,
     })  # fmt: skip
     options["describe"] = True
     allowed = limits(memory_limit, time_limit)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from smelt import __version__
+from smelt.arguments import checked
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
@@ -90,7 +91,8 @@ def fingerprint_of(device: Where, target: str) -> str:
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
     """What of the options makes another bundle."""
     about_the_run = ("progress", "time_limit", "memory_limit")
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in options.items() if k not in about_the_run}
+    own = {**options, **checked({"schedules": options.get("schedules")})}  # what is in the file, not its name
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in own.items() if k not in about_the_run}
 
 
 def _whole(place: Path) -> Bundle | None:

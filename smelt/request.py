@@ -19,7 +19,8 @@ class Request:
     plan_only: up to the plan, no bundle. describe: with a description of each kernel, and the code of those
     that `listings` names (with * and ?). entries: (name, file) of each entry, for a bundle with several; the
     source is then the first one's. entry: which of them this request is about, '' for one alone. portable: a
-    package for all targets, no bundle."""
+    package for all targets, no bundle. schedules: the text of a file of them (core/schedule/book.py), '' for
+    none."""
 
     source: str
     target: str = "host"
@@ -47,6 +48,7 @@ class Request:
     describe: bool = False
     listings: tuple[str, ...] = ()
     portable: bool = False
+    schedules: str = ""
 
     def to_json(self) -> str:
         """The request as text for the child."""

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,7 +48,9 @@ from smelt.core.passes.recheck import recheck
 from smelt.core.passes.rewriting.editor import STRUCTURAL
 from smelt.core.passes.whole_graph.expand import expand
 from smelt.core.plan.state import StateUse, with_shared_state, with_state
-from smelt.core.schedule import schedule_module
+from smelt.core.schedule import schedule_by, schedule_module
+from smelt.core.schedule.book import Book, parse_book
+from smelt.core.schedule.recall import Recall, Recalled
 from smelt.importer import import_model, interface
 from smelt.importer.families import core_op
 from smelt.importer.interface import stands_for_more
@@ -76,7 +79,8 @@ class Compilation:
     place: how many of PASSES are done or skipped. source: SHA-256 of the model's file. quantised, halved,
     groups: fields of the manifest that importer and passes find out (the pass `half` fills `halved`). work:
     of each kernel, counted before they are scheduled. unscheduled: the module before the schedule, where a
-    description is asked for that needs it. states: the states that this module has a part in.
+    description is asked for that needs it. states: the states that this module has a part in. asked: what the
+    schedule was asked about each kernel, and what it answered.
     """
 
     request: Request
@@ -89,6 +93,7 @@ class Compilation:
     groups: Mapping[str, Any] | None = None
     unscheduled: Module | None = None
     states: tuple[StateUse, ...] = ()
+    asked: dict[str, Recalled] = field(default_factory=dict)
 
     def head(self) -> dict[str, Any]:
         """The head of a dump: all of it but the module."""
@@ -146,6 +151,25 @@ class Compilation:
         context = Context(units[default], options, on_pass=hooks, dump=dump, units=units, unit=default)
         return context.from_environment()
 
+    def own(self, passes: Sequence[Pass]) -> tuple[Pass, ...]:
+        """The passes with the schedule replaced by one that takes the request's schedules, and notes in
+        `asked` what it did."""
+
+        def schedule(module: Module, ctx: Context) -> Module:
+            spec, threads = parse_target(self.request.target), self.request.threads
+            names = {unit: machine_text(spec, m, threads) for unit, m in ctx.units.items()}
+            done = schedule_by(module, ctx.machine, ctx.units, Recall(self.book, names))
+            self.asked.clear()  # what an earlier variant had is not of this one
+            self.asked.update(done.asked)
+            return done.module
+
+        return tuple(replace(p, run=schedule) if p is SCHEDULE else p for p in passes)
+
+    @property
+    def book(self) -> Book:
+        """The request's schedules. Raises SmeltError(kind='invalid')."""
+        return parse_book(self.request.schedules) if self.request.schedules else Book()
+
     def portable(self) -> Compilation:
         """The compile after the passes that ask no machine."""
         context = self.context({CPU: NAIVE.machine}, CPU)
@@ -173,7 +197,7 @@ class Compilation:
         before = self.module if self.request.describe and self.place < len(PASSES) else None
         # SMELT_DEBUG stops here: the verifier cannot prove all that schedules make
         context = self.context(units, default).with_(verify=False)
-        module = run_pipeline(self.module, PASSES[self.place :], context)
+        module = run_pipeline(self.module, self.own(PASSES[self.place :]), context)
         return replace(self, module=module, place=len(PASSES), unscheduled=before)
 
 
@@ -293,6 +317,20 @@ _HEAD: Final = fields(
 )  # fmt: skip
 
 
+def machine_text(spec: TargetSpec, machine: Machine, threads: int | None) -> str:
+    """What a machine is called in files of schedules: the processor's name, the machine that schedules see, a
+    hash of its exact features and of all that schedules may ask it, and the threads."""
+    asked = {f.name: getattr(machine, f.name) for f in dataclass_fields(machine) if f.name not in _NOT_ASKED}
+    asked["costs"] = sorted(machine.costs.items())
+    exact = f"{spec.cpu} {spec.features} {asked}"
+    own = hashlib.sha256(exact.encode()).hexdigest()[:8]
+    return f"{spec.platform.name}:{spec.processor} {machine.name} {own} threads {threads or 'default'}"
+
+
+_NOT_ASKED: Final = ("residency", "operations", "bandwidth", "figures")
+"""Fields of a Machine that estimates read, and no schedule."""
+
+
 def _host_mark(spec: TargetSpec) -> str:
     """A hash of a processor's exact features, which no name of a target tells; '' for one that is named."""
     named = parse_target(str(spec), ask=False)
@@ -314,6 +352,11 @@ def resumed(request: Request, given: str | None = None) -> Compilation:
     """
     found = _read(Path(request.source)) if given is None else parse_dump(given, WeightStore(Path.cwd()))
     begun = _headless(request, found) if found.head is None else _with_head(request, found, found.head)
+    if request.schedules and begun.place == len(PASSES):
+        raise SmeltError(
+            "the kernels of this .smelt file are scheduled already",
+            hint="leave --schedules out, or give it to the compile of a dump from before the pass 'schedule'",
+        )
     _hold(begun, found.edited)
     if found.head is None and begun.place < _LOWERED:
         begun = replace(begun, quantised=quantized_summary(quantized_products(begun.module)))

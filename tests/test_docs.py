@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -142,6 +143,7 @@ ELSEWHERE = MappingProxyType({
     "add-op.md": "test_plugin_of_the_guide has the plug-in",
     "state.md": "test_the_page_on_state has the decoder",
     "entries.md": "test_the_page_on_entries has the models",
+    "tune.md": "test_the_page_on_tuning has the file that they write",
     "farm.md": "tests/smelt/test_fleet.py has the boards",
 })  # fmt: skip
 
@@ -303,6 +305,15 @@ def test_the_page_on_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     exec(code(page, "import smelt\n"), names)
     assert names["logits"].shape == (1, 1, 11)
     assert names["session"].state()["past_key"].shape == (1, 2, 4, 4)
+
+
+def test_the_page_on_tuning(folder: Path, tmp_path: Path) -> None:
+    """Its commands, one after the other: the compile reads what the tuner has written."""
+    shutil.copy(folder / "model.onnx", tmp_path)
+    for command in commands(ROOT / "docs" / "tune.md"):
+        run(command.replace("x:1x3x224x224", SHAPES), tmp_path)
+    found = json.loads((tmp_path / "out" / "manifest.json").read_text())["schedules"]
+    assert found["kernels"] > 0 and found["notes"] == []
 
 
 def test_the_pass_of_the_guide(folder: Path) -> None:

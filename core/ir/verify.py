@@ -86,7 +86,7 @@ def verify(
     facts = module_facts(module)
     for g in module.graphs.values():
         seen: set[Ref] = set()
-        bound = _bound_by_inputs(g.inputs)
+        bound = bound_by_inputs(g.inputs)
         scope = _Scope(module, stage, g, facts, {}, bound, seen)
         for name in sorted(bound - {s.name for s in module.symbols}):
             scope.fail("M2 (symbols)", f"'{name}', a size of an input, is not declared")
@@ -201,7 +201,7 @@ def _bad(m: Module, rule: str, message: str) -> NoReturn:
 # ---------------------------------------------------------------- graphs
 
 
-def _bound_by_inputs(inputs: Iterable[Value]) -> set[str]:
+def bound_by_inputs(inputs: Iterable[Value]) -> set[str]:
     """Symbols that the shapes of inputs determine, one linear equation after the other."""
     todo = [d for v in inputs for d in v.type.shape]
     bound: set[str] = set()
@@ -385,7 +385,7 @@ def _loop(n: Node, scope: _Scope) -> None:
         scope.fail("M7 (attributes)", "a loop's trips is a Dim")
     inner = replace(scope.inside(body), node=None)
     # The region's own sizes change from one iteration to the next; its inputs bind them.
-    inner.bound.update(_bound_by_inputs(body.inputs))
+    inner.bound.update(bound_by_inputs(body.inputs))
     _graph(body, inner)
     gives = [_type(r, inner) for r in body.outputs]
     counter, before = body.inputs[:2]
@@ -447,4 +447,4 @@ _STRUCTURAL = {
     "bind": _bind,
 }
 
-__all__ = ["ModuleStage", "module_facts", "verify", "verify_kernel", "verify_text"]
+__all__ = ["ModuleStage", "bound_by_inputs", "module_facts", "verify", "verify_kernel", "verify_text"]

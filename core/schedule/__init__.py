@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from smelt.core.schedule.module import schedule_kernel, schedule_module
+from smelt.core.schedule.module import schedule_by, schedule_kernel, schedule_module
 
-__all__ = ["schedule_kernel", "schedule_module"]
+__all__ = ["schedule_by", "schedule_kernel", "schedule_module"]

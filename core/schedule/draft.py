@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
 
 from smelt.core.ir.kernel import Kernel, Loop, Stmt, Tiles
 from smelt.core.ir.rewrite import fresh_name, local_buffers
@@ -12,15 +15,36 @@ from smelt.core.schedule.schedule import Schedule, Step, StepArg, apply_step
 from smelt.core.schedule.tree import ScheduleError, chain, find, names_of, var_of
 from smelt.core.schedule.view import View, view
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyPick:
+    """A choice that a strategy made by its model. options: what it could have taken, the best by the model
+    first; taken: one of them."""
+
+    what: str
+    options: tuple[str, ...]
+    taken: str
+
 
 class Draft:
-    """Applies steps and records them. constants: names of inputs whose values are known when compiling."""
+    """Applies steps and records them. constants: names of inputs whose values are known when compiling.
+    answers: what is to be taken in the strategies' place where they can pick, by the names of picks."""
 
-    def __init__(self, kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        machine: Machine,
+        constants: frozenset[str] = frozenset(),
+        answers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.kernel = kernel
         self.machine = machine
         self.constants = constants
+        self.answers = answers
         self.steps: list[Step] = []
+        self.picks: list[StrategyPick] = []
 
     @property
     def schedule(self) -> Schedule:
@@ -44,13 +68,26 @@ class Draft:
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
         """On a refusal inside, everything done inside is taken back and the refusal goes on."""
-        kernel, count = self.kernel, len(self.steps)
+        kernel, count, picks = self.kernel, len(self.steps), len(self.picks)
         try:
             yield
         except ScheduleError:
             self.kernel = kernel
             del self.steps[count:]
+            del self.picks[picks:]
             raise
+
+    def pick(self, what: str, options: Mapping[str, T]) -> T:
+        """One of several ways to go on, each under a name that says it: the first, which the strategy's model
+        takes for the best, unless `answers` has another one of them. All nests of a kernel get one answer."""
+        wanted = self.answers.get(what, "")
+        taken = wanted if wanted in options else next(iter(options))
+        self.picks.append(StrategyPick(what, tuple(options), taken))
+        return options[taken]
+
+    def size(self, what: str, size: int) -> int:
+        """A pick of a number from 1: this one, half of it, or twice as much."""
+        return self.pick(what, {str(n): n for n in (size, size // 2, 2 * size) if n})
 
     def fresh(self, base: str) -> str:
         """A name that nothing in the kernel has."""

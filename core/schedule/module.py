@@ -26,6 +26,8 @@ from smelt.core.ir.rewrite import map_stmt_dims
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import Machine
 from smelt.core.schedule.hot import MOST_POINTS, Point, joined, points, specialised
+from smelt.core.schedule.question import Question
+from smelt.core.schedule.recall import Recall, Recalled
 from smelt.core.schedule.strategies import draft
 
 Machines = Mapping[str, Machine]
@@ -42,24 +44,37 @@ def schedule_module(module: Module, machine: Machine, units: Machines = MappingP
     """Every kernel scheduled. units: the machines of the units that run calls (Node.unit); machine:
     that of calls which name none. Where uses of a kernel differ in what is decided, calls name one of
     several; what nobody calls is scheduled for any use."""
-    return _scheduled(module, machine, units)[0]
+    return schedule_by(module, machine, units, Recall()).module
 
 
-def hot_reasons(module: Module, machine: Machine, units: Machines = MappingProxyType({})) -> list[str]:
-    """Of each kernel that depends on sizes with hot values, whether it is scheduled again for these, and why
-    it is not; in lines."""
-    return _scheduled(module, machine, units)[1]
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A module whose kernels are scheduled. asked: of each kernel that was, by its name, what the strategies
+    were asked and what was answered. hot: of each that depends on sizes with hot values, whether it is
+    scheduled again for these, and why it is not; in lines."""
+
+    module: Module
+    asked: Mapping[str, Recalled]
+    hot: Sequence[str]
 
 
-def _scheduled(module: Module, machine: Machine, units: Machines) -> tuple[Module, list[str]]:
-    scheduling = _Scheduling(module, machine, units)
+def hot_reasons(module: Module, machine: Machine, units: Machines = MappingProxyType({})) -> Sequence[str]:
+    """What `schedule_by` says of hot values."""
+    return schedule_by(module, machine, units, Recall()).hot
+
+
+def schedule_by(module: Module, machine: Machine, units: Machines, recall: Recall) -> Scheduled:
+    """As `schedule_module`. recall: the schedules to take in the place of the strategies' own; which uses
+    share a kernel is decided by the latter, and so is what runs at hot sizes. Raises SmeltError as Recall
+    does."""
+    scheduling = _Scheduling(module, machine, units, recall)
     found = scheduling.run()
     laid = _packed_elsewhere(found)
     hot = {s.name: s.hot for s in module.symbols if s.hot}
     if laid or hot:
-        scheduling = replace(scheduling, laid=laid, hot=hot)
+        scheduling = replace(scheduling, laid=laid, hot=hot, asked={})
         found = scheduling.run()
-    return found, scheduling.reasons
+    return Scheduled(found, scheduling.asked, scheduling.reasons)
 
 
 WeightLayouts: TypeAlias = Mapping[tuple[Ref, str], PackSpec]
@@ -107,13 +122,16 @@ def _range(p: DimParam, size: Dim, facts: Facts, ranges: Ranges) -> DimParam:
 @dataclass
 class _Scheduling:
     """Collects the kernels of one module. laid: weights that lie as other kernels packed them. hot: symbols
-    with values at which kernels are to be fast. reasons: what came of these, in lines."""
+    with values at which kernels are to be fast. asked: about each kernel by its name in the result. reasons:
+    what came of hot values, in lines."""
 
     module: Module
     machine: Machine
     units: Machines
+    recall: Recall
     laid: WeightLayouts = field(default_factory=dict)
     hot: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    asked: dict[str, Recalled] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     done: dict[Hashable, tuple[Kernel, Hashable]] = field(default_factory=dict)
 
@@ -128,11 +146,11 @@ class _Scheduling:
         kernels: dict[str, Kernel] = {}
         names: dict[_Use, str] = {}
         for name, mine in uses.items():
-            for scheduled, group in self._decided(name, mine):
+            for use, scheduled, group in self._decided(name, mine):
                 own = name if name not in kernels else _free(name, {*kernels, *uses})
-                cases = self._cases(own, scheduled, group)
+                scheduled = self._recalled(use, scheduled, own)
                 hot = []
-                for values, case in cases:
+                for values, case in self._cases(own, scheduled, group):
                     at = _free(f"{own}_hot", {*kernels, *uses, own})
                     kernels[at] = case.with_(name=at)
                     hot.append(HotCase(at, values))
@@ -176,8 +194,9 @@ class _Scheduling:
         hot = points(sizes, dims, self.hot, node.origin) if self.hot else ()
         return _Use(kernel.name, node.unit, constants, dims, laid, hot)
 
-    def _decided(self, name: str, uses: Iterable[_Use]) -> Iterator[tuple[Kernel, list[_Use]]]:
-        """The kernels that come of one, each with the uses for which it was decided so."""
+    def _decided(self, name: str, uses: Iterable[_Use]) -> Iterator[tuple[_Use, Kernel, list[_Use]]]:
+        """The kernels that come of one, each with the use that it was scheduled for, and those for which it
+        was decided so."""
         kernel = self.module.kernels[name]
         groups: dict[tuple[str, Hashable], dict[_Use, Kernel]] = {}
         for u in uses:
@@ -185,26 +204,45 @@ class _Scheduling:
             groups.setdefault((u.unit, decisions), {})[u] = scheduled
         alike = ((key, part) for key, group in groups.items() for part in _few_points(group))
         for (_, decisions), group in alike:
-            whole, found = next(iter(group.values())), decisions
+            (use, whole), found = next(iter(group.items())), decisions
             if len(group) > 1:
-                whole, found = self._scheduled(reduce(_joined, group))
+                use = reduce(_joined, group)
+                whole, found = self._scheduled(use)
             if found == decisions:
-                yield whole.with_(origin=kernel.origin), list(group)
+                yield use, whole.with_(origin=kernel.origin), list(group)
             else:
-                yield from ((k.with_(origin=kernel.origin), [u]) for u, k in group.items())
+                yield from ((u, k.with_(origin=kernel.origin), [u]) for u, k in group.items())
         if not groups:
-            plain, _ = self._scheduled(_Use(name, "", frozenset(), kernel.dims))
-            yield plain.with_(origin=kernel.origin), []
+            use = _Use(name, "", frozenset(), kernel.dims)
+            yield use, self._scheduled(use)[0].with_(origin=kernel.origin), []
+
+    def _recalled(self, use: _Use, scheduled: Kernel, name: str) -> Kernel:
+        """The kernel of a use by the schedule that is recalled for it; what came scheduled stays."""
+        naive = self.module.kernels[use.kernel]
+        if naive.schedule:
+            return scheduled
+        machine = self.units.get(use.unit, self.machine)
+        asked = self.recall(self._question(use), naive.with_(name=name), scheduled, use.unit, machine)
+        self.asked[name] = asked
+        return asked.done.with_(origin=naive.origin)
+
+    def _question(self, use: _Use) -> Question:
+        """What the strategies are asked about a use."""
+        kernel = self.module.kernels[use.kernel].with_(name="", origin="", dims=use.dims)
+        laid = {kernel.inputs[i].name: spec for i, spec in use.laid}
+        names = frozenset(kernel.inputs[i].name for i in use.constants) - laid.keys()
+        return Question(kernel, names, laid)
 
     def _scheduled(self, use: _Use) -> tuple[Kernel, Hashable]:
         """The kernel for a use, without a name, and its decisions; kernels of equal structure are scheduled
         once."""
-        kernel = self.module.kernels[use.kernel].with_(name="", origin="", dims=use.dims)
+        asked = self._question(use)
+        kernel = asked.kernel
         key = (kernel, use.unit, use.constants, use.laid)
         done = self.done.get(key)  # the key is hashed whole, so it is looked up no oftener than it must be
         if done is None:
             if not kernel.schedule:
-                kernel = _drafted(use, kernel, self.units.get(use.unit, self.machine))
+                kernel = asked.drafted(self.units.get(use.unit, self.machine)).kernel
             done = self.done[key] = kernel, _decisions(kernel)
         return done
 
@@ -222,7 +260,7 @@ class _Scheduling:
             return
         naive, machine = naive.with_(dims=use.dims), self.units.get(use.unit, self.machine)
         for p in found:
-            case = specialised(naive, scheduled, p, machine, partial(_drafted, use))
+            case = specialised(naive, scheduled, p, machine, partial(_asked_of, self._question(use)))
             values = tuple(p.of(naive).items())
             at = f"{name}: {p.said} ({', '.join(f'{d} = {n}' for d, n in values)})"
             self.reasons.append(f"{at}: {case if isinstance(case, str) else 'scheduled again'}")
@@ -230,11 +268,9 @@ class _Scheduling:
                 yield values, case.with_(origin=scheduled.origin)
 
 
-def _drafted(use: _Use, kernel: Kernel, machine: Machine) -> Kernel:
-    """The naive kernel scheduled for what the use allows to rely on."""
-    laid = {kernel.inputs[i].name: spec for i, spec in use.laid}
-    names = frozenset(kernel.inputs[i].name for i in use.constants) - laid.keys()
-    return draft(kernel, machine, names, laid).kernel
+def _asked_of(about: Question, kernel: Kernel, machine: Machine) -> Kernel:
+    """What the strategies make of another kernel with the same inputs."""
+    return replace(about, kernel=kernel).drafted(machine).kernel
 
 
 def _few_points(uses: Mapping[_Use, Kernel]) -> Iterator[dict[_Use, Kernel]]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from smelt.bench import PLANS, Measured, Pair, against, geomean, measure
+from smelt.bench import PLANS, Measured, Pair, against, measure
 from smelt.cli.bench_page import add_page_options, check_page_options, page_data, write_page
 from smelt.cli.ci import Report, add_changes, add_ci_options, add_race, add_timings, reporting
 from smelt.cli.common import (
@@ -37,7 +37,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.exits import OK
 from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.condition import Condition
-from smelt.devicefarm.measure import Sustained, gravest, median
+from smelt.devicefarm.measure import Sustained, geomean, gravest, median
 from smelt.devicefarm.profiles import AS_SHIPPED, GATE, PROFILES, Gate, Profile, controlled, processors
 from smelt.devicefarm.report import RunReport
 from smelt.devicefarm.verdict import worst

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "run": ("run",),
         "validate": ("validate",),
         "bench": ("bench",),
+        "tune": ("tune",),
         "inspect": ("inspect",),
         "opt": ("opt",),
         "devices": ("devices",),
@@ -36,10 +37,10 @@ COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-READING = ("check", "validate", "opt", "report", "farm run")
+READING = ("check", "validate", "tune", "opt", "report", "farm run")
 """Commands that import a model in this process, which therefore loads the plug-ins of SMELT_PLUGINS."""
 
-COMPILING = ("check", "compile", "finalise", "inspect", "opt")
+COMPILING = ("check", "compile", "finalise", "tune", "inspect", "opt")
 """Commands for which an error of kind 'shape' is a fault of the model, not of a run."""
 
 

@@ -64,6 +64,7 @@ SUMMARIES: Mapping[str, str] = MappingProxyType(
         "run": "run a bundle on its device",
         "validate": "compare with ONNX Runtime on the device",
         "bench": "time a model on its device",
+        "tune": "measure other schedules of a model's kernels",
         "inspect": "show what is in a model or bundle",
         "opt": "run passes on IR text",
         "devices": "the farm's boards and emulators",
@@ -100,7 +101,7 @@ def command(
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a compile: --target, --dim, -O, --threads, --fp16, --fast-math,
-    --keep-subnormals, --place, --state and trtexec's profiles of shapes."""
+    --keep-subnormals, --place, --schedules, --state and trtexec's profiles of shapes."""
     parser.add_argument(
         "--target", default="host", metavar="T", help="platform[:cpu][+device] (default: host)"
     )
@@ -116,6 +117,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     )
     add_numbers(parser)
     add_rules(parser)
+    add_schedules(parser)
     parser.add_argument(
         "--state", action="append", default=[], metavar="IN=OUT",
         help="an input that an output of the last run replaces; a * on each side pairs many (docs/state.md)",
@@ -147,6 +149,14 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--libraries", action="store_true", help="matrix products may call a BLAS on the device"
     )
+
+
+def add_schedules(parser: argparse.ArgumentParser) -> None:
+    """Add --schedules."""
+    parser.add_argument(
+        "--schedules", metavar="FILE",
+        help="schedules of kernels, measured by 'smelt tune' or written by hand (docs/tune.md)",
+    )  # fmt: skip
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:

@@ -147,7 +147,7 @@ def _planned(args: argparse.Namespace) -> dict[str, Any]:
             chosen_models(args), args.target, dim_specs(args), args.opt, args.fp16,
             libraries=args.libraries, time_limit=args.limit_seconds, memory_limit=args.limit_memory,
             place=args.place, fast_math=args.fast_math, keep_subnormals=args.keep_subnormals,
-            state=state_pairs(args), progress=progress,
+            state=state_pairs(args), schedules=args.schedules, progress=progress,
         )  # fmt: skip
     finally:
         progress.done()
@@ -165,7 +165,7 @@ def described_args(args: argparse.Namespace, listings: Sequence[str]) -> list[di
             args.fp16, listings=tuple(listings), libraries=args.libraries, time_limit=args.limit_seconds,
             memory_limit=args.limit_memory, place=args.place, fast_math=args.fast_math,
             keep_subnormals=args.keep_subnormals,
-            state=state_pairs(args), progress=progress,
+            state=state_pairs(args), schedules=args.schedules, progress=progress,
         )  # fmt: skip
     finally:
         progress.done()
@@ -211,7 +211,7 @@ def run_compile(args: argparse.Namespace) -> Result:
 # options of a compile that are about a target, and what each is without it
 _OF_TARGETS: Mapping[str, Any] = MappingProxyType({
     "target": "host", "threads": None, "static": False, "libraries": False, "place": {}, "fallback": False,
-    "choose": False,
+    "choose": False, "schedules": None,
 })  # fmt: skip
 
 
@@ -257,6 +257,7 @@ def compile_args(args: argparse.Namespace, output: str) -> Bundle:
             fast_math=args.fast_math, keep_subnormals=args.keep_subnormals, place=args.place,
             state=state_pairs(args),
             fallback=getattr(args, "fallback", False), choose=getattr(args, "choose", False),
+            schedules=args.schedules,
         )  # fmt: skip
     finally:
         progress.done()

@@ -12,6 +12,7 @@ from smelt.cli.common import (
     Result,
     add_limits,
     add_rules,
+    add_schedules,
     add_wait_options,
     check_target,
     command,
@@ -45,6 +46,7 @@ def register(add: AddParser) -> None:
     )
     add_bundle_options(parser)
     add_rules(parser)
+    add_schedules(parser)
     add_limits(parser)
     add_wait_options(parser)
 
@@ -74,7 +76,7 @@ def run(args: argparse.Namespace) -> Result:
     options = {
         "threads": args.threads, "name": args.name, "static": args.static, "libraries": args.libraries,
         "place": args.place, "fallback": args.fallback, "choose": args.choose, "progress": progress,
-        "time_limit": args.limit_seconds, "memory_limit": args.limit_memory,
+        "time_limit": args.limit_seconds, "memory_limit": args.limit_memory, "schedules": args.schedules,
     }  # fmt: skip
     target = check_target(args.target) if args.target else None
     try:

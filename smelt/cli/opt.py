@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from smelt.arguments import checked
 from smelt.cli.common import (
     AddParser,
     Result,
@@ -15,6 +16,7 @@ from smelt.cli.common import (
     add_dims,
     add_numbers,
     add_rules,
+    add_schedules,
     check_target,
     command,
     given_dims,
@@ -58,6 +60,7 @@ def register(add: AddParser) -> None:
     parser.add_argument("--fp16", action="store_true", help="let 'half' store tensors in float16")
     add_numbers(parser)
     add_rules(parser)
+    add_schedules(parser)
     parser.add_argument(
         "--validate", action="store_true",
         help="run the module before and after each pass on ordinary and special numbers, and compare",
@@ -84,7 +87,7 @@ def run(args: argparse.Namespace) -> Result:
     named = _named(args.passes)
     begun = _read(args)
     chosen = PIPELINE[begun.place :] if named is None else named
-    chosen = tuple(p for p in chosen if p.level <= begun.request.opt)
+    chosen = begun.own(tuple(p for p in chosen if p.level <= begun.request.opt))
     ctx, reasons = _context(args, begun), list[str]()
     if args.why:
         ctx = ctx.with_(on_pass=(*ctx.on_pass, _reasons(chosen, ctx, reasons)))
@@ -132,6 +135,7 @@ def _read(args: argparse.Namespace) -> Compilation:
         source=args.file, target=check_target(args.target), opt=args.opt, fp16=args.fp16,
         fast_math=args.fast_math, keep_subnormals=args.keep_subnormals, libraries=args.libraries,
         place=tuple(args.place.items()), dims=given_dims(args),
+        **checked({"schedules": args.schedules}),
     )  # fmt: skip
     if args.file == "-":
         return resumed(request, sys.stdin.read())

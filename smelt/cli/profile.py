@@ -13,6 +13,7 @@ from smelt.core.machine import CPU
 from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.measure import ONCE, median
 from smelt.devicefarm.report import KernelTime
+from smelt.kernel_names import kernel_names
 from smelt.roofline import Peaks, least_times
 from smelt.running import running
 from smelt.shapes import RunCase
@@ -89,21 +90,6 @@ def _profiles(
             for name, t in times.items()
             if t.launches
         ]  # fmt: skip
-
-
-def kernel_names(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What a runtime calls the statements of kernels -> the kernels: 'conv.1' and, at a device, 'k_conv__1'
-    are the second one of 'conv'."""
-    from smelt.targets.grid.parts import part_names  # with NumPy, which --help does without
-
-    found: dict[str, str] = {}
-    for unit in dict.fromkeys(r["unit"] for r in rows):
-        parts = [(r["name"], i) for r in rows if r["unit"] == unit for i in range(r["statements"])]
-        if unit == CPU:
-            found.update({f"{name}.{i}": name for name, i in parts})
-        else:
-            found.update({symbol: name for (name, _), symbol in part_names(parts).items()})
-    return {**found, **{r["name"]: r["name"] for r in rows}}
 
 
 def profile_text(data: Mapping[str, Any]) -> str:

@@ -11,8 +11,8 @@ import pytest
 from onnx import helper
 
 from smelt import onnx_backend
-from smelt.bench import geomean
 from smelt.core.diag import SmeltError
+from smelt.devicefarm.measure import geomean
 from smelt.difference import compare_arrays
 from smelt.reference import Reference
 

@@ -16,7 +16,7 @@ from installed import system_folder
 
 import smelt
 from smelt.cli.main import main
-from smelt.cli.profile import kernel_names
+from smelt.kernel_names import kernel_names
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

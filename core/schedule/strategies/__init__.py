@@ -47,9 +47,11 @@ def draft(
     machine: Machine,
     constants: frozenset[str] = frozenset(),
     laid: Mapping[str, PackSpec] = MappingProxyType({}),
+    answers: Mapping[str, str] = MappingProxyType({}),
 ) -> Draft:
-    """As `choose`, with the scheduled kernel. laid: how inputs lie already; constants has none of them."""
-    d = Draft(kernel.with_(schedule=""), machine, constants)
+    """As `choose`, with the scheduled kernel. laid: how inputs lie already; constants has none of them.
+    answers: to the strategies' picks; without them each takes what its model finds best."""
+    d = Draft(kernel.with_(schedule=""), machine, constants, answers)
     d.do("normalise")
     for name, spec in laid.items():
         d.do("pack", name, str(spec))

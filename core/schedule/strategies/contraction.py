@@ -8,6 +8,7 @@ stands in benchmarks/results/choices.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -87,8 +88,10 @@ def register_shapes(
     return tuple(found)
 
 
-def choose_shape(shapes: tuple[Shape, ...], columns: int | None, rows: int | None, busy: int) -> Shape:
-    """The tile with the least estimated time per output, of equals the widest: few rows leave more sums in
+def rank_shapes(
+    shapes: Iterable[Shape], columns: int | None, rows: int | None, busy: int
+) -> tuple[Shape, ...]:
+    """The tiles by their estimated time per output, of equals the widest first: few rows leave more sums in
     flight, and there are fewer bodies to emit. columns, rows: extents when constant. busy: sums that keep the
     pipes busy (latency times instructions per cycle)."""
 
@@ -107,7 +110,26 @@ def choose_shape(shapes: tuple[Shape, ...], columns: int | None, rows: int | Non
             cost += tail / efficiency(height, tail) + (SECOND_NEST if full else 0)
         return cost
 
-    return min(shapes, key=lambda s: (round(time(s), 6), -s.vectors))
+    return tuple(sorted(shapes, key=lambda s: (round(time(s), 6), -s.vectors)))
+
+
+def choose_shape(shapes: tuple[Shape, ...], columns: int | None, rows: int | None, busy: int) -> Shape:
+    """The tile with the least estimated time per output; arguments are those of `rank_shapes`."""
+    return rank_shapes(shapes, columns, rows, busy)[0]
+
+
+def _pick_shape(
+    d: Draft, shapes: tuple[Shape, ...], columns: int | None, rows: int | None, busy: int
+) -> Shape:
+    """A tile of these, the best by its estimate unless another is asked for; behind them come lower ones,
+    which leave registers to whatever else a kernel computes."""
+    ranked = rank_shapes(shapes, columns, rows, busy)
+    lower = (replace(s, rows=s.rows // 2) for s in shapes if s.rows > 1)
+    every = (*ranked, *rank_shapes(lower, columns, rows, busy))
+    options: dict[str, Shape] = {}
+    for s in every:
+        options.setdefault(f"{s.rows}x{s.columns}", s)
+    return d.pick("tile", options)
 
 
 def power(n: int) -> int:
@@ -151,7 +173,7 @@ def contraction(d: Draft, root: str) -> None:
     columns = v.extent(r.column).const_or_none
     if d.machine.has_lanes:
         shapes = (Shape(LANE_ROWS, 1, lanes),)
-    shape = choose_shape(shapes, columns, rows, latency(d.machine, r, fit))
+    shape = _pick_shape(d, shapes, columns, rows, latency(d.machine, r, fit))
     shape = replace(shape, fit=fit, panel=d.machine.panel_bits // v.bits)
     padded = _layout(d, v, r, shape, rows)
     if columns is None:
@@ -210,7 +232,10 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
     if v.stride(b, r.column) == 1:
         symbolic = not v.extent(r.column).is_const and not d.machine.masked
         far = FAR_MANY if rows is not None and rows >= MANY_ROWS else FAR
-        if few or not (symbolic or _step(v, r) >= far):
+        ways = {"in place": False, "in panels": True}
+        if not few and (symbolic or _step(v, r) >= far):
+            ways = dict(reversed(ways.items()))
+        if not panels or not d.pick("right operand", ways):
             return False
     elif rows == 1:
         raise ScheduleError("contraction", "a vector times a matrix along its rows: dot products do better")

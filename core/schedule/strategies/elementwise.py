@@ -49,7 +49,8 @@ def _one(d: Draft, root: str) -> None:
         _lanes(d, v, lanes)
         return
     size = min(d.kernel.buffers()[s.buffer].dtype.bytes for s in v.stores)
-    budget = max((HEAVY_CHUNK_BYTES if v.is_heavy(d.machine) else CHUNK_BYTES) // size, 4 * lanes)
+    chunk = d.size("chunk", HEAVY_CHUNK_BYTES if v.is_heavy(d.machine) else CHUNK_BYTES)
+    budget = max(chunk // size, 4 * lanes)
     n = v.extent(inner).const_or_none
     groups = list(v.vars[:-1])
     if n is None or n > budget:
@@ -63,7 +64,8 @@ def _one(d: Draft, root: str) -> None:
         d.do("bind", g, "group")
     if v.has_lets and len(v.vars) > 1:
         d.attempt("bind_let", v.vars[-2])
-    d.do("strip", inner, lanes, HEAVY_IN_FLIGHT if v.is_heavy(d.machine) else IN_FLIGHT, d.machine.masked)
+    flight = d.size("in flight", HEAVY_IN_FLIGHT if v.is_heavy(d.machine) else IN_FLIGHT)
+    d.do("strip", inner, lanes, flight, d.machine.masked)
 
 
 def _lanes(d: Draft, v: View, width: int) -> None:

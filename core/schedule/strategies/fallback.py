@@ -20,7 +20,7 @@ def outer_groups(d: Draft, root: str) -> None:
     rows = [x for s in inside for x in _rows(d.kernel, s)]
     _share_outer(d, root, {loop.var for loop, _ in rows})
     for loop, bits in rows:
-        d.attempt("strip", loop.var, d.machine.lanes(bits), IN_FLIGHT, d.machine.masked)
+        d.attempt("strip", loop.var, d.machine.lanes(bits), d.size("in flight", IN_FLIGHT), d.machine.masked)
 
 
 def _share_outer(d: Draft, root: str, rows: Collection[str]) -> None:

@@ -25,11 +25,11 @@ def recurrence(d: Draft, root: str) -> None:
         raise ScheduleError("recurrence", "no loop depends on its own past alone")
     if row is None or row == along:
         raise ScheduleError("recurrence", "nothing else is contiguous")
-    d.do("chunk", row, ROW_CHUNK, f"{row}.g")
+    d.do("chunk", row, d.size("chunk", ROW_CHUNK), f"{row}.g")
     groups = [*(x for x in others if x != row), f"{row}.g"]
     d.order(*groups, along, row)
     d.share(groups)
-    d.do("strip", row, d.machine.lanes(v.bits), IN_FLIGHT, d.machine.masked)
+    d.do("strip", row, d.machine.lanes(v.bits), d.size("in flight", IN_FLIGHT), d.machine.masked)
 
 
 def _collapsed(d: Draft, v: View) -> View:

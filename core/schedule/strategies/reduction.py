@@ -75,7 +75,7 @@ def _rows(d: Draft, root: str, gathered: bool) -> None:
     names = d.stage_reduce(anchor)
     _keep_heavy(d, v, names)
     d.attempt("hoist", anchor, "inv")
-    unroll = HEAVY_IN_FLIGHT if v.is_heavy(d.machine) else IN_FLIGHT
+    unroll = d.size("in flight", HEAVY_IN_FLIGHT if v.is_heavy(d.machine) else IN_FLIGHT)
     for name in names:
         d.attempt("strip_reduce", name, lanes, unroll, d.machine.masked)
     for x in inner[-1:]:
@@ -138,7 +138,8 @@ def _group_rows(d: Draft, v: View, groups: list[str], inner: list[str]) -> None:
     work += [prod_or_none([a.extent for a in r.axes]) for r in v.all_reduces()]
     size = max((n for n in work if n is not None), default=None)
     if size is not None and None not in work and size <= SHORT_ROW:
-        d.do("chunk", groups[-1], max(1, GROUP_ELEMENTS // max(size, 16)), f"{groups[-1]}.g")
+        rows_at_once = d.size("rows of a group", max(1, GROUP_ELEMENTS // max(size, 16)))
+        d.do("chunk", groups[-1], rows_at_once, f"{groups[-1]}.g")
         groups[-1] += ".g"
     d.share(groups)
 
@@ -185,7 +186,7 @@ def columns(d: Draft, root: str) -> None:
         v = joined_axes(d, v)
     n = v.extent(column)
     lanes = d.machine.lanes(v.bits)
-    wide = _wide(d, n.const_or_none, lanes, row is not None, len(v.all_reduces()))
+    wide = d.size("vectors", _wide(d, n.const_or_none, lanes, row is not None, len(v.all_reduces())))
     others = [x for x in v.vars if x not in (column, row) and x not in inner]
     if row is None:
         for _, suffix in cut_columns(d, column, n, wide * lanes, lanes, True):
@@ -193,7 +194,7 @@ def columns(d: Draft, root: str) -> None:
             groups = [*(x + suffix for x in others), o]
             _panel(d, v, groups, [x + suffix for x in inner], [], column, suffix)
         return
-    row_outer, row_inner = _tile_rows(d, row, _tile_height(d, v, row, wide))
+    row_outer, row_inner = _tile_rows(d, row, d.size("rows of a tile", _tile_height(d, v, row, wide)))
     d.order(*others, *row_outer, column, *row_inner)
     # a line of tiles per group, so that finding one's place is paid for once per line
     d.share(others if len(others) > 1 else [*others, *row_outer])
@@ -293,9 +294,14 @@ def _panel(
     d.do("bind", i, "vector")
     for r in v.all_reduces():
         taps = prod_or_none([a.extent for a in r.axes])
-        if row_inner and taps is not None and taps <= UNROLL_TAPS:
+        if row_inner and taps is not None and taps <= UNROLL_TAPS and _written_out(d):
             for a in r.axes:
                 d.attempt("unroll", a.var + suffix)
+
+
+def _written_out(d: Draft) -> bool:
+    """Whether the positions of a small window are."""
+    return d.pick("window", {"written out": True, "in a loop": False})
 
 
 def accumulate_long(d: Draft, name: str) -> None:

@@ -38,7 +38,7 @@ def row_product(d: Draft, root: str) -> None:
         length = prod_or_none([a.extent for a in axes])
         held = left.dtype.bytes + (0 if operand is None else operand.dtype.bytes)
         size = None if length is None else length * held
-        d.do("chunk", row, d.machine.row_block(size), groups[-1])
+        d.do("chunk", row, d.size("rows of a block", d.machine.row_block(size)), groups[-1])
     elif not groups:
         groups.append(d.enclose(v.vars[0]))
     d.share(groups)

@@ -1,0 +1,53 @@
+"""A file of schedules and a new entry in; the file with the entry out, whole, whoever else writes to it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from smelt.core.bundle import replace_file
+from smelt.core.diag import SmeltError
+from smelt.core.schedule.book import Book, BookEntry, parse_book, print_book
+
+
+def read_book(path: Path) -> Book:
+    """The book in a file; an empty one where there is no file yet. Raises SmeltError for a file that is none,
+    or cannot be read."""
+    try:
+        return parse_book(path.read_text("utf-8", "replace"))
+    except FileNotFoundError:
+        return Book()
+    except OSError as e:
+        raise SmeltError(f"cannot read '{path}': {e.strerror or e}", kind="infra") from None
+    except SmeltError as e:
+        raise SmeltError(f"'{path}': {e.message}", kind=e.kind, hint=e.hint) from None
+
+
+def add_entries(path: Path, *entries: BookEntry) -> Book:
+    """Put entries into the file, beside what others have put there meanwhile; what is there now. Entries that
+    cannot be read go. Raises SmeltError as `read_book`, and where the file cannot be written."""
+    with _alone(path.parent):
+        book = read_book(path)
+        made = book.with_entries(entries)
+        try:
+            replace_file(path, print_book(made).encode())
+        except OSError as e:
+            raise SmeltError(f"cannot write '{path}': {e.strerror or e}", kind="infra") from None
+        return made
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time. The folder is locked, since the file is another one after each write."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as e:
+        raise SmeltError(f"cannot open the folder '{folder}': {e.strerror or e}", kind="infra") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
