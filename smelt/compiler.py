@@ -30,7 +30,7 @@ from smelt.core.plan.room import with_room
 from smelt.core.plan.state import StateUse, with_state
 from smelt.core.plan.weights import physical
 from smelt.core.schedule.book import parse_book
-from smelt.core.schedule.recall import notes
+from smelt.core.schedule.recall import Recalled, notes
 from smelt.core.spread import SpreadOut, serially
 from smelt.core.staging import Staging
 from smelt.core.sums import NO_SUMS, weight_sums
@@ -69,13 +69,15 @@ caches, which is the widest vector. What it costs stands in benchmarks/results/l
 @dataclass(frozen=True)
 class Lowered:
     """Planned models: the compile of each entry after its last pass, their linked host programs, the machine
-    and the target that they are for, and the modules of all entries of all variants before the schedule."""
+    and the target that they are for, and of all entries of all variants the modules before the schedule and
+    what that was asked."""
 
     compilations: tuple[Compilation, ...]
     linked: Linked
     machine: Machine
     spec: TargetSpec
     unscheduled: tuple[Module | None, ...] = ()
+    asked: tuple[Recalled, ...] = ()
 
     @property
     def module(self) -> Module:
@@ -127,8 +129,9 @@ def lower(
         made.insert(0, _finished(request, {name: cs[k] for name, cs in lowered.items()}, v, progress))
     progress("plan")
     linked = link([(f.processor, _arranged(request, f.done)) for f in made])
-    before = tuple(c.unscheduled for f in made for c in f.done.values())
-    return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec, before)
+    every = [c for f in made for c in f.done.values()]
+    before, asked = tuple(c.unscheduled for c in every), tuple(a for c in every for a in c.asked.values())
+    return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec, before, asked)
 
 
 @dataclass(frozen=True)
@@ -426,11 +429,10 @@ def _recalled(request: Request, lowered: Lowered) -> dict[str, Any]:
     """The field of the manifest about schedules that were given; none without them."""
     if not request.schedules:
         return {}
-    asked = [a for c in lowered.compilations for a in c.asked.values()]
     told = {
         "sha256": hashlib.sha256(request.schedules.encode()).hexdigest(),
-        "kernels": sum(a.entry is not None for a in asked),
-        "notes": list(notes(parse_book(request.schedules), asked)),
+        "kernels": sum(a.entry is not None for a in lowered.asked),
+        "notes": list(notes(parse_book(request.schedules), lowered.asked)),
     }
     return {"schedules": told}
 

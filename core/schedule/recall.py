@@ -81,8 +81,9 @@ def notes(book: Book, asked: Iterable[Recalled]) -> tuple[str, ...]:
     every = list(asked)
     found = [f"schedules: skipped an entry that cannot be read: {fault}" for fault in book.faults]
     reasons: dict[str, dict[str, None]] = {}
+    taken = {a.question.digest for a in every if a.entry is not None}  # for another processor of the bundle
     for a in every:
-        if a.ignored:
+        if a.ignored and not (a.ignored == OTHER_MACHINE and a.question.digest in taken):
             reasons.setdefault(a.ignored, {})[a.naive.name] = None
     for why, names in sorted(reasons.items()):
         found.append(f"schedules: the entries of {_named(list(names))} {why}; the strategies chose instead")

@@ -3,7 +3,6 @@ finished, and what was found, out."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.core.schedule.book import HAND, TUNE, Book, BookEntry, mark
 from smelt.core.schedule.candidates import Candidate, candidates, default, joined
+from smelt.core.scratch import scratch_folder
 from smelt.running import running
 from smelt.tuning.budget import BudgetSpent, TuneBudget
 from smelt.tuning.jobs import Subject, TuneJob
@@ -160,7 +160,7 @@ def _race(
         feeds = {s: feed(job, s) for s in job.sizes}
     except SmeltError as e:  # no memory for them
         raise Failed(0, e.message) from None
-    with tempfile.TemporaryDirectory(prefix="smelt-tune-") as folder:
+    with scratch_folder("tune") as folder:
         bundle = _built(subject, job, order, Path(folder))
         with running(bundle, threads=threads or 0) as client:
             race = Race(client, feeds, threads, budget)
@@ -176,7 +176,7 @@ def _built(subject: Subject, job: TuneJob, order: Sequence[Candidate], folder: P
         return build_trial(subject, job, order, folder)
     except SmeltError as e:
         for number in range(len(order)):
-            with tempfile.TemporaryDirectory(prefix="smelt-tune-") as alone:
+            with scratch_folder("tune") as alone:
                 try:
                     build_trial(subject, job, [order[number]], Path(alone))
                 except SmeltError as own:

@@ -20,6 +20,7 @@ from onnx import numpy_helper
 
 import smelt
 from smelt.cli.main import main
+from smelt.compiler import lower
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError, SmeltWarning
 from smelt.core.dtype import Array
@@ -30,7 +31,7 @@ from smelt.core.ir.text import parse_kernel
 from smelt.core.schedule.book import HAND, TUNE, Book, BookEntry, mark, parse_book, print_book
 from smelt.core.schedule.candidates import Candidate, candidates, default
 from smelt.core.schedule.question import Question
-from smelt.core.schedule.recall import Recalled
+from smelt.core.schedule.recall import Recalled, notes
 from smelt.request import Request
 from smelt.tuning import Subject, TuneBudget, Tuned, TuneJob, find_jobs, subject, tune, tuner
 from smelt.tuning.budget import BudgetSpent
@@ -375,6 +376,22 @@ def test_the_file_is_part_of_what_a_bundle_is(
     package = smelt.compile_portable(model, output=tmp_path / "package", name="net")
     made = smelt.finalise(package.path, output=tmp_path / "c", threads=1, name="net", schedules=path)
     assert made.digest == first.digest
+
+
+def test_each_processor_of_a_bundle_takes_the_entries_that_are_its_own(
+    by_hand: tuple[Path, TuneJob, BookEntry], model: Path, tmp_path: Path
+) -> None:
+    """The entry is of one level's machine; the question is the same for all, and nobody is warned."""
+    path, _, made = by_hand
+    asked = lower(Request(str(model), target="x86_64-linux:x86-64-v2:x86-64-v3")).asked
+    mine = [a for a in asked if a.question.digest == made.kernel]
+    assert len({a.machine for a in mine}) == len(mine) == 2
+    own = replace(made, machine=mine[0].machine, schedule=mine[0].chosen.schedule)
+    path.write_text(print_book(Book().with_entries([own])))
+    request = Request(str(model), target="x86_64-linux:x86-64-v2:x86-64-v3", schedules=path.read_text())
+    found = lower(request).asked
+    assert [a.entry == own for a in found if a.question.digest == made.kernel] == [True, False]
+    assert notes(Book((own,)), found) == ()
 
 
 def test_entries_that_do_not_fit_are_told(
