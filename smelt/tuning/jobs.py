@@ -120,9 +120,8 @@ def find_jobs(
     for name in bundle.entries:
         view = bundle.entry(name)
         with running(view, threads=request.threads or 0) as client:
-            for case in islice(cases(view, specs, count=count, seed=seed), len(specs) or count):
-                on_case(case.label)
-                _look(client, view, case, seen)
+            _look_at_all(client, view, cases(view, specs, count=count, seed=seed), seen,
+                         len(specs) or count, bool(specs), on_case)  # fmt: skip
     total = sum(s.ns for s in seen.values()) or 1
     known = dict(_asked(lowered))
     found = []
@@ -131,6 +130,33 @@ def find_jobs(
             asked, weights = known[name]
             found.append(TuneJob(name, asked, _spread(s.sizes), weights, s.ns / total))
     return tuple(sorted(found, key=lambda j: (-j.share, j.name)))
+
+
+def _look_at_all(
+    client: RunnerClient,
+    bundle: Bundle,
+    every: Iterator[RunCase],
+    seen: dict[str, _Seen],
+    count: int,
+    is_asked: bool,
+    on_case: Callable[[str], None],
+) -> None:
+    """Add so many of the cases. Those that the model refuses are replaced by further ones unless somebody has
+    asked for them. Raises SmeltError where none is left."""
+    done, refused = 0, None
+    for case in every:
+        on_case(case.label)
+        try:
+            _look(client, bundle, case, seen)
+            done += 1
+        except SmeltError as e:
+            if is_asked or e.kind != "shape":
+                raise
+            refused = e
+        if done == count:
+            return
+    if refused is not None and not done:
+        raise refused
 
 
 def _look(client: RunnerClient, bundle: Bundle, case: RunCase, seen: dict[str, _Seen]) -> None:

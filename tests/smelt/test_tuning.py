@@ -33,7 +33,9 @@ from smelt.core.schedule.candidates import Candidate, candidates, default
 from smelt.core.schedule.question import Question
 from smelt.core.schedule.recall import Recalled, notes
 from smelt.request import Request
+from smelt.shapes import RunCase
 from smelt.tuning import Subject, TuneBudget, Tuned, TuneJob, find_jobs, subject, tune, tuner
+from smelt.tuning import jobs as jobs_module
 from smelt.tuning.budget import BudgetSpent
 from smelt.tuning.race import PROOF_TURNS, Race, judged
 from smelt.tuning.store import add_entries, read_book
@@ -102,6 +104,28 @@ def test_jobs_are_the_kernels_at_the_sizes_of_runs(jobs: tuple[TuneJob, ...], bu
     assert {j.sizes for j in jobs} == {((3,), (17,))}
     assert {j.name: len(j.weights) for j in jobs} == {"matmul": 1, "matmul_2": 1, "softmax": 0}
     assert sizes_text(jobs[0], (17,)) == "d0=17"
+
+
+def test_shapes_that_the_model_refuses_are_replaced(
+    request_: Request, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By further ones, as long as nobody has asked for them."""
+    look = jobs_module._look
+
+    def refuses(client: Any, view: Bundle, case: RunCase, seen: Any) -> None:
+        if case.shapes["x"][0] < limit:
+            raise SmeltError("too few rows", kind="shape")
+        look(client, view, case, seen)
+
+    monkeypatch.setattr(jobs_module, "_look", refuses)
+    limit = 2
+    found = find_jobs(request_, bundle, count=2)
+    assert {n for j in found for (n,) in j.sizes} == {2, 3}
+    with pytest.raises(SmeltError, match="too few rows"):
+        find_jobs(request_, bundle, [{"n": 1}])
+    limit = 100
+    with pytest.raises(SmeltError, match="too few rows"):
+        find_jobs(request_, bundle, count=2)
 
 
 SIGNATURE = "d0: dim in 0..*, d1: dim in 0..64, x0: f32[(d0 + 15)//16, 80], x1: f32[d1, 80]"
