@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import cycle
 from pathlib import Path
 from typing import TypeAlias
 
@@ -158,20 +159,24 @@ def against(
     rounds: int = 15,
     seconds: float = 6.0,
     on_case: Callable[[Pair], None] = lambda p: None,
+    others: Callable[[RunCase], Sequence[RunCase]] = lambda case: (),
 ) -> tuple[Pair, ...]:
     """Time the bundle and ONNX Runtime in turns (ABBA), so that a drift of the machine's speed affects both
     alike. Where a model keeps state, both begin every run at its start.
 
-    rounds: how many a case has at most. seconds: a case ends after so many, but not before 5 rounds.
-    Raises SmeltError as `load` and Reference do, and for inputs that one of the two refuses.
+    rounds: how many a case has at most. seconds: a case ends after so many, but not before 5 rounds. others:
+    inputs with which a case takes turns from call to call; a processor that runs one input again and again
+    learns how all branches go that depend on its elements. Raises SmeltError as `load` and Reference do, and
+    for inputs that one of the two refuses.
     """
     from smelt.session import load  # with NumPy, which measuring on a device does without
 
     session, rival = load(bundle, threads=threads), Reference(model, threads=threads, exact=False)
     found = []
     for case in cases:
-        theirs = partial(rival.run, {**case.feed, **case.state})
-        ours = partial(session.run, None, case.feed)
+        fed = (case, *others(case))
+        theirs = _by_turns([partial(rival.run, {**c.feed, **c.state}) for c in fed])
+        ours = _by_turns([partial(session.run, None, c.feed) for c in fed])
         found.append(_pair(case.label, ours, theirs, rounds, seconds, session.reset if case.state else None))
         on_case(found[-1])
     session.close()
@@ -179,6 +184,12 @@ def against(
 
 
 Action: TypeAlias = Callable[[], object]
+
+
+def _by_turns(actions: Sequence[Action]) -> Action:
+    """Does the next of them each time."""
+    following = cycle(actions)
+    return actions[0] if len(actions) == 1 else lambda: next(following)()
 
 
 def _pair(

@@ -108,22 +108,6 @@ def test_stale_value_info_of_an_output() -> None:
     agree(m, {"x": np.arange(3, dtype=np.float32)})
 
 
-@pytest.mark.parametrize("inverse", [False, True])
-def test_fourier_transform_of_any_length(inverse: bool) -> None:
-    """A length that only a run knows: as many sines as elements, from which the matrix picks."""
-    nodes = [node("DFT", ["x"], ["y"], axis=1, inverse=int(inverse))]
-    m = model(nodes, {"x": ("f32", ["b", "n", 2])}, {"y": "f32"}, opset=18)
-    module = imported(m)
-    (sine,) = (n for n in module.main.nodes if n.op == "sin")
-    assert str(sine.output.type) == "f64[n]"
-    rng = np.random.default_rng(2)
-    for shape in ((2, 30, 2), (1, 1, 2), (3, 37, 2)):
-        x = rng.standard_normal(shape).astype(np.float32)
-        y = run_module(module, {"x": x}, OPS)[0]
-        wanted = (np.fft.ifft if inverse else np.fft.fft)(x[..., 0] + 1j * x[..., 1], axis=1)
-        np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], wanted, rtol=1e-5, atol=1e-5)
-
-
 def test_repeats_of_a_run_become_a_sequence(tmp_path: Path) -> None:
     """torch.repeat_interleave(x, repeats, 1): both split into parts of one, by ones that a run counts."""
     body = helper.make_graph(

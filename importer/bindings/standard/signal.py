@@ -1,4 +1,4 @@
-"""Bindings of Fourier transforms: products with cosines and sines."""
+"""Bindings of Fourier transforms, of whole signals and of frames, and of windows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from smelt.core.dim import ONE, ZERO, Dim, dmin, to_dim
 from smelt.core.dtype import DType, f32, f64
 from smelt.core.ir.graph import Ref
 from smelt.importer.bindings.axes import mask, paired
+from smelt.importer.bindings.standard.fourier import along, in_parts, waves_of
 from smelt.importer.bindings.wide import widened
 from smelt.importer.call import Build, Call, OnnxOp
 from smelt.importer.weights import dtype_of
@@ -21,23 +22,9 @@ MOST_CONSTANT = 1 << 24
 def _waves(
     count: int, bins: int, sign: float, dtype: DType
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """cos and sin of sign * 2 pi n k / count, [count, bins]; n*k is reduced modulo count first, so that the
-    angle keeps its digits."""
-    turns = np.outer(np.arange(count), np.arange(bins)) % max(count, 1)
-    angle = sign * 2 * np.pi * turns / max(count, 1)
-    return np.cos(angle).astype(dtype.numpy), np.sin(angle).astype(dtype.numpy)
-
-
-def _symbolic_waves(c: Call, count: Dim, bins: Dim, sign: float, dtype: DType) -> tuple[Ref, Ref]:
-    """As _waves, for a length known only at run time: `count` angles, from which the matrix is gathered."""
-    rows = c.builder.reshape(c.iota(count), (count, 1))
-    columns = c.builder.reshape(c.iota(bins), (1, bins))
-    n = c.builder.from_dims([count], [])
-    turns = c.emit("mod", c.emit("mul", rows, columns), n)
-    part = c.emit("div", c.cast(c.iota(count), dtype), c.cast(n, dtype))
-    angle = c.emit("mul", part, c.scalar(sign * 2 * np.pi, part))
-    cos, sin = (c.emit("gather", c.emit(f, angle), turns, axis=0) for f in ("cos", "sin"))
-    return cos, sin
+    """cos and sin of sign * 2 pi n k / count, [count, bins]."""
+    cos, sin = waves_of(count, np.arange(count), np.arange(bins), sign)
+    return cos.astype(dtype.numpy), sin.astype(dtype.numpy)
 
 
 def _stft(c: Call) -> Ref:
@@ -99,11 +86,8 @@ def _stft_late(c: Call, parts: int) -> Ref:
     if c.has(2):
         c.engine.same("the window and the frame", c.shape(2)[0], length)
         x = c.emit("mul", x, b.reshape(c.cast(c.x(2), f64), (length, 1)))
-    if parts == 1:
-        x = b.emit("pad", [x], {"before": (ZERO,) * 4, "after": (*(ZERO,) * 3, ONE), "mode": "constant"})
     bins = c.engine.simplify(length // 2 + 1) if c.flag("onesided", 1) else length
-    pair = [b.reshape(p, (*b.type_of(p).shape, 1)) for p in _products(c, x, 2, length, bins, -1.0)]
-    return c.cast(c.emit("concat", *pair, axis=3), c.type(0).dtype)
+    return c.cast(along(c, x, 2, bins, -1.0), c.type(0).dtype)
 
 
 def _frame_length(c: Call) -> int:
@@ -164,7 +148,8 @@ def _transformed_late(c: Call) -> Ref:
     chosen = mask(c, b.reshape(c.x(2), (1,)), rank)
     pairs = paired(c, chosen, (*shape[:-1], ONE))[:-1]
     wanted = b.dims_of(b.reshape(c.x(1), ()), "dft_length", 1)[0] if c.has(1) else None
-    x = b.reshape(_pairs(c), [*(d for p in pairs for d in p), to_dim(2)])
+    x = in_parts(c, _pairs(c))
+    x = b.reshape(x, [*(d for p in pairs for d in p), to_dim(2)])
     sizes = []
     for a, (outer, inner) in enumerate(pairs):
         length = wanted
@@ -181,52 +166,28 @@ def _transformed_late(c: Call) -> Ref:
 
 
 def _pairs(c: Call) -> Ref:
-    """The signal in f64 with real and imaginary parts last; a real one has zeros there."""
-    b, shape = c.builder, c.shape(0)
-    x, parts = c.cast(c.x(0), f64), shape[-1]
-    if parts == to_dim(2):
-        return x
+    """The signal in f64, whose last axis is known to hold one real part, or real and imaginary parts. Half a
+    spectrum always has both."""
+    x, parts = c.cast(c.x(0), f64), c.shape(0)[-1]
     if not parts.is_const:
         c.engine.at_most("parts of the signal", parts, to_dim(2))
-    elif parts != ONE:
+        return in_parts(c, x)
+    if parts not in (ONE, to_dim(2)):
         raise c.fail(f"the signal is {c.type(0)}: its last axis holds real and imaginary parts")
-    after = (*(ZERO,) * (len(shape) - 1), c.engine.simplify(2 - parts))
-    return b.emit("pad", [x], {"before": (ZERO,) * len(shape), "after": after, "mode": "constant"})
+    return in_parts(c, x) if _half_to_real(c) else x
 
 
 def _along(c: Call, x: Ref, axis: int, n: Dim, wanted: Dim | None) -> Ref:
-    """The transform of complex pairs along one axis of n elements, cut or padded to `wanted`."""
+    """The transform of complex pairs, or of real numbers, along one axis of n elements, cut or padded to
+    `wanted`."""
     b = c.builder
     inverse, onesided = c.flag("inverse"), c.flag("onesided")
     if wanted is not None:
         x = (_mirrored if inverse and onesided else _fitted)(c, x, axis, n, wanted)
         n = wanted
     bins = n // 2 + 1 if onesided and not inverse else n
-    real, imaginary = _products(c, x, axis, n, bins, 1.0 if inverse else -1.0)
-    rank = b.type_of(x).rank
-    pair = [b.reshape(p, (*b.type_of(p).shape, 1)) for p in (real, imaginary)]
-    y = c.emit("concat", *pair, axis=rank - 1)
+    y = along(c, x, axis, bins, 1.0 if inverse else -1.0)
     return c.emit("div", y, c.cast(b.from_dims([n], []), f64)) if inverse else y
-
-
-def _products(c: Call, x: Ref, axis: int, n: Dim, bins: Dim, sign: float) -> tuple[Ref, Ref]:
-    """(a + ib)(cos + i sin) summed along the axis, which then has `bins` elements."""
-    b = c.builder
-    rank = b.type_of(x).rank
-    if n.is_const and bins.is_const and 2 * n.const * bins.const <= MOST_CONSTANT:
-        cos, sin = (b.constant(w) for w in _waves(n.const, bins.const, sign, f64))
-    else:
-        cos, sin = _symbolic_waves(c, n, bins, sign, f64)
-    # the transformed axis last: [..., n] @ [n, bins]
-    order = [a for a in range(rank - 1) if a != axis] + [axis]
-    parts = []
-    for k in range(2):
-        part = b.slice_axis(x, rank - 1, k, k + 1)
-        parts.append(b.transpose(b.reshape(part, b.type_of(part).shape[:-1]), order))
-    real = c.emit("sub", c.emit("matmul", parts[0], cos), c.emit("matmul", parts[1], sin))
-    imaginary = c.emit("add", c.emit("matmul", parts[0], sin), c.emit("matmul", parts[1], cos))
-    back = [order.index(a) for a in range(rank - 1)]
-    return b.transpose(real, back), b.transpose(imaginary, back)
 
 
 def _mirrored(c: Call, x: Ref, axis: int, bins: Dim, n: Dim) -> Ref:
