@@ -32,6 +32,11 @@ def ints(attrs: Attrs, name: str) -> tuple[int, ...]:
     return tuple(int(v) for v in value)  # type: ignore[arg-type]
 
 
+def dim_of(attrs: Attrs, name: str) -> Dim:
+    """A size."""
+    return to_dim(attrs[name])  # type: ignore[arg-type]
+
+
 def dims(attrs: Attrs, name: str) -> tuple[Dim, ...]:
     """A tuple-of-Dim attribute."""
     value = attrs[name]

@@ -1,4 +1,4 @@
-"""What depends on the elements' values: positions that are not zero, the largest elements, boxes that stay.
+"""What depends on the elements' values: positions that are not zero, the largest elements.
 
 Sizes that data decides never come from a type rule: an importer counts first, binds a symbol to the count,
 and hands it to the op as an attribute.
@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from smelt.core.dim import ONE, ZERO, Dim, dmax, dmin, sym, to_dim
-from smelt.core.dtype import Array, DType, bf16, bool_, f32, f64, i32, i64, u32, u64
+from smelt.core.dim import ONE, ZERO, Dim, dmax, dmin, to_dim
+from smelt.core.dtype import Array, DType, bf16, bool_, i64, u32, u64
 from smelt.core.ir.graph import TensorType
-from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Loop, Stmt, Store
-from smelt.core.ops.attrs import axis_of
+from smelt.core.ir.kernel import Block, Bound, Buffer, Expr, Load, Stmt, Store
+from smelt.core.ops.attrs import axis_of, dim_of
 from smelt.core.ops.rows.indexing import nest_over
+from smelt.core.ops.rows.order import BYTE, ChosenRow, in_order
 from smelt.core.ops.table import Arg, Attrs, Case, Infer, Nest, Op
-from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index, select
+from smelt.core.ops.trace import DimIndex, Trace, call, cast, const, index
 
-BYTE = 256
-"""Values of a byte."""
 FEW_KEPT = 48
 """So many are found by insertion."""
 STRETCH = 32
 """Elements that are compared with the worst of those kept before one of them is looked at."""
-
-
-def _dim(attrs: Attrs, name: str) -> Dim:
-    return to_dim(attrs[name])  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- non-zero
@@ -39,7 +33,7 @@ def _dim(attrs: Attrs, name: str) -> Dim:
 def _infer_non_zero(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     (x,) = args
     assert x
-    return (TensorType(i64, (to_dim(x.rank), _dim(attrs, "count"))),)
+    return (TensorType(i64, (to_dim(x.rank), dim_of(attrs, "count"))),)
 
 
 def _non_zero(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
@@ -73,14 +67,14 @@ def _ref_non_zero(
     (x,) = arrays
     assert x is not None
     found = np.stack(np.nonzero(x)) if x.ndim else np.zeros((0, int(x != 0)), np.int64)
-    return (found.astype(np.int64).reshape(x.ndim, -1 if x.ndim else _dim(attrs, "count").const),)
+    return (found.astype(np.int64).reshape(x.ndim, -1 if x.ndim else dim_of(attrs, "count").const),)
 
 
 # ---------------------------------------------------------------- top k
 
 
 def _infer_topk(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    (x,), axis, k = args, attrs["axis"], _dim(attrs, "k")
+    (x,), axis, k = args, attrs["axis"], dim_of(attrs, "k")
     assert x and isinstance(axis, int)
     if not 0 <= axis < x.rank:
         raise c.fail(f"axis {axis} does not fit rank {x.rank}")
@@ -92,71 +86,8 @@ def _infer_topk(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
     return TensorType(x.dtype, shape), TensorType(i64, shape)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """One row of a choice along `axis`: how its elements, the buffers and the cells are named. order, best:
-    positions and keys of those found; other, spare: where they are moved to; counts: of each byte."""
-
-    trace: Trace
-    x: Buffer
-    axis: int
-    largest: bool
-    order: Buffer
-    best: Buffer
-    other: Buffer
-    spare: Buffer
-    counts: Buffer
-    cells: Buffer
-    outer: DimIndex
-
-    @property
-    def count(self) -> Dim:
-        return self.x.shape[self.axis]
-
-    @property
-    def room(self) -> Dim:
-        """Elements that the buffers of a row hold."""
-        return self.best.shape[-1]
-
-    def at(self, p: Dim) -> DimIndex:
-        return (*self.outer[: self.axis], p, *self.outer[self.axis :])
-
-    def element(self, p: Dim) -> Load:
-        return Load(self.x.name, self.at(p), self.x.dtype)
-
-    def load(self, b: Buffer, p: Dim | int) -> Load:
-        return Load(b.name, (*self.outer, to_dim(p)), b.dtype)
-
-    def store(self, b: Buffer, p: Dim | int, e: Expr, accumulate: str | None = None) -> Store:
-        return Store(b.name, (*self.outer, to_dim(p)), e, accumulate=accumulate)
-
-    def loop(self, count: Dim, body: Callable[[Dim], tuple[Stmt, ...]]) -> Loop:
-        v = self.trace.fresh("i")
-        return Loop("serial", str(v), count, body(v))
-
-    def key(self, p: Dim) -> Expr:
-        """An unsigned number for an element: the less it is, the earlier the element belongs. NaN is larger
-        than everything, zeros are equal."""
-        found = _risen(self.element(p), self.best.dtype)
-        return call("not", found) if self.largest else found
-
-
-def _risen(e: Expr, kind: DType) -> Expr:
-    """A number of the unsigned type that grows with e."""
-    top, own = const(1 << (kind.bits - 1), kind), e.dtype
-    if own.is_float:
-        wide = cast(e, f64 if own.bits == 64 else f32)
-        zero = const(0, wide.dtype)
-        bits = call("bitcast", select(call("eq", wide, zero), zero, wide), dtype=kind)
-        found = select(call("ge", bits, top), call("not", bits), call("xor", bits, top))
-        return select(call("isnan", e), call("not", const(0, kind)), found)
-    if own.category == "int":
-        return call("xor", call("bitcast", cast(e, i64 if own.bits == 64 else i32), dtype=kind), top)
-    return cast(e, kind)
-
-
 def _visited(
-    r: _Rows, chosen: Expr, worst: Load, body: Callable[[Dim], tuple[Stmt, ...]]
+    r: ChosenRow, chosen: Expr, worst: Load, body: Callable[[Dim], tuple[Stmt, ...]]
 ) -> tuple[Stmt, ...]:
     """`body` for the elements of all stretches in which one is better than the worst of those kept, or for
     all while too few are kept (`chosen` is false)."""
@@ -174,7 +105,7 @@ def _visited(
     return (r.loop(whole, stretch), rest)
 
 
-def _inserted(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
+def _inserted(r: ChosenRow, k: Dim) -> tuple[Stmt, ...]:
     """The first k by insertion: `best` and `order` hold those found so far, in order, cell 0 how many."""
 
     def step(p: Dim) -> tuple[Stmt, ...]:
@@ -211,67 +142,22 @@ def _inserted(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
     return (r.store(r.cells, 0, const(0, i64)), *_visited(r, full, r.load(r.best, k - 1), step))
 
 
-def _in_order(r: _Rows, filled: Dim) -> tuple[Stmt, ...]:
-    """The first `filled` of the buffer in the order of their keys, equal ones as they stood: by one byte of
-    the keys after the other, from the least significant on (Knuth, The Art of Computer Programming 5.2.5).
-    Keys have an even number of bytes, so that what is moved to and fro ends where it was. Cell 1 adds up how
-    many have a lesser byte."""
-    done: list[Stmt] = []
-    source, target = (r.best, r.order), (r.spare, r.other)
-    for place in range(r.best.dtype.bytes):
-        done += _by_byte(r, filled, source, target, 8 * place)
-        source, target = target, source
-    return tuple(done)
-
-
-def _by_byte(
-    r: _Rows, filled: Dim, source: tuple[Buffer, Buffer], target: tuple[Buffer, Buffer], shift: int
-) -> tuple[Stmt, ...]:
-    kind, last = r.best.dtype, r.room - 1
-
-    def byte(p: Dim) -> tuple[str, Expr, Dim, Dim]:
-        moved = call("shr", r.load(source[0], p), const(shift, kind)) if shift else r.load(source[0], p)
-        value = cast(call("and", moved, const(BYTE - 1, kind)), i64)
-        return (str(r.trace.fresh("g")), value, ZERO, to_dim(BYTE - 1))
-
-    def counted(p: Dim) -> tuple[Stmt, ...]:
-        let = byte(p)
-        return (Block((r.store(r.counts, sym(let[0]), const(1, i64), "add"),), let=(let,)),)
-
-    def summed(v: Dim) -> tuple[Stmt, ...]:
-        many = r.trace.fresh("g")
-        body = (r.store(r.counts, v, r.load(r.cells, 1)), r.store(r.cells, 1, index(many), "add"))
-        return (Block(body, let=((str(many), r.load(r.counts, v), ZERO, r.room),)),)
-
-    def moved(p: Dim) -> tuple[Stmt, ...]:
-        let, to = byte(p), r.trace.fresh("g")
-        body = (
-            *(r.store(b, to, r.load(a, p)) for a, b in zip(source, target, strict=True)),
-            r.store(r.counts, sym(let[0]), const(1, i64), "add"),
-        )
-        place = (str(to), r.load(r.counts, sym(let[0])), ZERO, last)
-        return (Block((Block(body, let=(place,)),), let=(let,)),)
-
-    return (
-        r.loop(to_dim(BYTE), lambda v: (r.store(r.counts, v, const(0, i64)),)),
-        r.loop(filled, counted),
-        r.store(r.cells, 1, const(0, i64)),
-        r.loop(to_dim(BYTE), summed),
-        r.loop(filled, moved),
-    )
-
-
-def _selected(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
+def _selected(r: ChosenRow, k: Dim) -> tuple[Stmt, ...]:
     """The first k through a buffer of twice as many: k in order, and those that are better than the last of
     them. Whenever it is full, it is put in order and k of it stay. So of n elements in any order about
     k log(n/k) are moved, and in the worst order all, in a time that grows with n. Cell 0 says how many
     there are, 2 whether k of them were in order."""
+    found, spare = (r.best, r.order), (r.spare, r.other)
 
     def step(p: Dim) -> tuple[Stmt, ...]:
         enters, to, now = (r.trace.fresh("g") for _ in range(3))
         better = call("lt", r.key(p), r.load(r.best, k - 1))
         wanted = cast(call("or", call("not", chosen), better), i64)
-        settle = (*_in_order(r, 2 * k), r.store(r.cells, 0, index(k)), r.store(r.cells, 2, const(1, i64)))
+        settle = (
+            *in_order(r, 2 * k, found, spare),
+            r.store(r.cells, 0, index(k)),
+            r.store(r.cells, 2, const(1, i64)),
+        )
         full = Block(settle, guard=(Bound(2 * k, now, 2 * k + 1),))
         enter = Block(
             (
@@ -294,7 +180,7 @@ def _selected(r: _Rows, k: Dim) -> tuple[Stmt, ...]:
         r.store(r.cells, 0, const(0, i64)),
         r.store(r.cells, 2, const(0, i64)),
         *_visited(r, chosen, r.load(r.best, k - 1), step),
-        Block(_in_order(r, filled), let=((str(filled), r.load(r.cells, 0), ZERO, r.room),)),
+        Block(in_order(r, filled, found, spare), let=((str(filled), r.load(r.cells, 0), ZERO, r.room),)),
     )
 
 
@@ -302,7 +188,7 @@ def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
     """A few by insertion, more through a buffer; equal elements stay in order either way."""
     (x,), (y, where), axis = inputs, outputs, attrs["axis"]
     assert x and isinstance(axis, int)
-    n, k = x.shape[axis], _dim(attrs, "k")
+    n, k = x.shape[axis], dim_of(attrs, "k")
     others = (*x.shape[:axis], *x.shape[axis + 1 :])
     few, many = _known(k, n)
     room = (*others, k if few else dmin(2 * k, n))
@@ -313,7 +199,7 @@ def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
     cells = Buffer("cells", i64, (*others, to_dim(3)))
 
     def row(o: DimIndex) -> tuple[Stmt, ...]:
-        r = _Rows(t, x, axis, bool(attrs["largest"]), order, best, *beside, cells, o)
+        r = ChosenRow(t, x, axis, bool(attrs["largest"]), order, best, *beside, cells, o)
 
         def take(p: Dim) -> tuple[Stmt, ...]:
             g = t.fresh("g")
@@ -339,7 +225,7 @@ def _known(k: Dim, n: Dim) -> tuple[bool, bool]:
 
 
 def _ref_topk(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
-    x, axis, k = arrays[0], attrs["axis"], _dim(attrs, "k").const
+    x, axis, k = arrays[0], attrs["axis"], dim_of(attrs, "k").const
     assert x is not None and isinstance(axis, int)
     n = x.shape[axis]
     keys = x.astype(np.float32) if types[0].dtype == bf16 else x  # NumPy finds no NaN in types of others
@@ -351,126 +237,7 @@ def _ref_topk(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
     return np.take_along_axis(x, first, axis=axis), first.astype(np.int64)
 
 
-# ---------------------------------------------------------------- boxes
-
-
-def _infer_keep(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    boxes, scores, order = args[:3]
-    assert boxes and scores and order
-    if (boxes.rank, scores.rank, order.rank) != (3, 3, 3):
-        raise c.fail("boxes, scores and their order have rank 3")
-    if (boxes.dtype, scores.dtype, order.dtype) != (f32, f32, i64):
-        raise c.fail(f"boxes are {boxes.dtype}, scores {scores.dtype}, their order {order.dtype}")
-    c.same("coordinates of a box", boxes.shape[2], to_dim(4))
-    c.same("batch", boxes.shape[0], scores.shape[0])
-    c.same("number of boxes", boxes.shape[1], scores.shape[2])
-    return (TensorType(bool_, scores.shape),)
-
-
-def _overlap(a: Sequence[Expr], b: Sequence[Expr]) -> Expr:
-    """Intersection over union of boxes given by two corners, low ones first; 0 where they do not meet."""
-
-    def area(box: Sequence[Expr]) -> Expr:
-        return call("mul", call("sub", box[2], box[0]), call("sub", box[3], box[1]))
-
-    zero = const(0, f32)
-    sides = [
-        call("max", call("sub", call("min", a[d + 2], b[d + 2]), call("max", a[d], b[d])), zero)
-        for d in (0, 1)
-    ]
-    both = call("mul", sides[0], sides[1])
-    union = call("sub", call("add", area(a), area(b)), both)
-    return select(call("gt", both, zero), call("div", both, union), zero)
-
-
-def _keep(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
-    """Best first: a box stays when its score is high enough, it overlaps none that stays too much, and
-    there is room."""
-    boxes, scores, order, most, overlap, least = inputs
-    assert boxes and scores and order and most and overlap and least
-    (y,) = outputs
-    n = scores.shape[2]
-    kept, count = Buffer("kept", i64, scores.shape), Buffer("count", i64, (*scores.shape[:2], ONE))
-
-    def row(o: DimIndex) -> tuple[Stmt, ...]:
-        batch, _ = o
-        cell = Load(count.name, (*o, ZERO), i64)
-
-        def corners(g: Dim) -> list[Expr]:
-            return [Load(boxes.name, (batch, g, to_dim(d)), f32) for d in range(4)]
-
-        def box(p: Dim) -> tuple[Stmt, ...]:
-            g, so_far, worth, stays = (t.fresh("g") for _ in range(4))
-
-            def too_close(m: Dim) -> Expr:
-                other = Load(kept.name, (*o, m), i64)
-                limit = Load(overlap.name, (), f32)
-                return t.let(other, 0, n - 1, lambda q: call("gt", _overlap(corners(q), corners(g)), limit))
-
-            clear = call("not", t.reduce("any", (so_far,), too_close, bool_))
-            high = call("gt", Load(scores.name, (*o, p), f32), Load(least.name, (), f32))
-            room = call("lt", cell, Load(most.name, (), i64))
-            keep = (
-                Store(y.name, (*o, p), const(True, bool_)),
-                Store(kept.name, (*o, so_far), index(g)),
-                Store(count.name, (*o, ZERO), const(1, i64), accumulate="add"),
-            )
-            two = to_dim(2)
-            judged = Block(
-                (Block(keep, guard=(Bound(ONE, stays, two),)),),
-                let=((str(stays), cast(clear, i64), ZERO, ONE),),
-            )
-            return (
-                Store(y.name, (*o, p), const(False, bool_)),
-                Block(
-                    (Block((judged,), guard=(Bound(ONE, worth, two),)),),
-                    let=(
-                        (str(g), Load(order.name, (*o, p), i64), ZERO, n - 1),
-                        (str(so_far), cell, ZERO, n - 1),
-                        (str(worth), cast(call("and", high, room), i64), ZERO, ONE),
-                    ),
-                ),
-            )
-
-        v = t.fresh("i")
-        return (Store(count.name, (*o, ZERO), const(0, i64)), Loop("serial", str(v), n, box(v)))
-
-    return Nest(nest_over(t, scores.shape[:2], row), (kept, count))
-
-
-def _ref_keep(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
-    boxes, scores, order, most, overlap, least = (np.asarray(a) for a in arrays)
-    y = np.zeros(scores.shape, np.bool_)
-    for batch, c in np.ndindex(*scores.shape[:2]):
-        kept: list[Array] = []
-        for p, g in enumerate(order[batch, c]):
-            box = boxes[batch, g]
-            if scores[batch, c, p] <= least or len(kept) >= most:
-                continue
-            if not any(_ref_overlap(q, box) > overlap for q in kept):
-                kept.append(box)
-                y[batch, c, p] = True
-    return (y,)
-
-
-def _ref_overlap(a: Array, b: Array) -> np.float32:
-    sides = np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), np.float32(0))
-    both = sides[0] * sides[1]
-    union = np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2]) - both
-    return np.float32(both / union if both > 0 else 0)
-
-
 _SPARSE = np.array([[0, 1.5, 0], [-2, 0, 3]], np.float32)
-_BOXES = np.array(
-    [[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, -0.1, 1, 0.9], [0, 10, 1, 11], [2, 2, 3, 3]]], np.float32
-)
-_SCORES = np.array([[[0.9, 0.75, 0.6, 0.5, 0.1]]], np.float32)
-_ORDER = np.array([[[3, 0, 1, 2, 4]]], np.int64)
-
-
-def _keep_case(most: int, overlap: float, least: float) -> Case:
-    limits = (np.array(most, np.int64), np.array(overlap, np.float32), np.array(least, np.float32))
-    return Case((_BOXES, _SCORES, _ORDER, *limits))
 
 
 def _positions(inputs: Sequence[TensorType | None], attrs: Attrs, place: int, i: DimIndex) -> tuple[Dim, Dim]:
@@ -530,14 +297,6 @@ ROWS: tuple[Op, ...] = (
         ),
         nest=_topk,
         span=_first,
-    ),
-    Op(
-        "nms_keep",
-        "boxes scores order most overlap least",
-        _infer_keep,
-        _ref_keep,
-        (_keep_case(3, 0.5, 0.0), _keep_case(9, 0.95, 0.55), _keep_case(0, 0.5, 0.0)),
-        nest=_keep,
     ),
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from smelt.core.dim import ONE, Dim, product, to_dim
+from smelt.core.dim import ONE, Dim, dmin, product, to_dim
 from smelt.core.dtype import bool_, f32, i64
 from smelt.core.ir.graph import Attr, Ref
 from smelt.importer.bindings.standard.scan import at, backwards, counted
@@ -160,23 +160,23 @@ def _non_max_suppression(c: Call) -> Ref:
     c.engine.same("coordinates of a box", c.shape(0)[2], to_dim(4))
     c.engine.same("batch of boxes and scores", c.shape(0)[0], c.shape(1)[0])
     n = c.engine.same("number of boxes", c.shape(0)[1], c.shape(1)[2])
-    low, high = b.slice_axis(boxes, 2, 0, 2), b.slice_axis(boxes, 2, 2, 4)
-    if c.flag("center_point_box"):
-        half = c.emit("mul", high, b.scalar(0.5, high))
-        corners = [c.emit("sub", low, half), c.emit("add", low, half)]
-    else:
-        corners = [c.emit("min", low, high), c.emit("max", low, high)]
-    ordered, order = sorted_by(c, scores, n, 2, largest=True)
-    limits = (
-        b.cast(_scalar(c, 2, np.zeros((), np.int64)), i64),
-        _scalar(c, 3, np.zeros((), np.float32)),
-        _scalar(c, 4, np.full((), -np.inf, np.float32)),
-    )
-    keep = c.emit("nms_keep", c.emit("concat", *corners, axis=2), ordered, order, *limits)
-    found = b.transpose(positions(c, keep), (1, 0))
-    rows = b.type_of(found).shape[0]
-    box = b.reshape(c.emit("gather_nd", order, found, batch_dims=0), (rows, 1))
-    return c.emit("concat", b.slice_axis(found, 1, 0, 2), box, axis=1)
+    limits = (_scalar(c, 3, np.zeros((), np.float32)), _scalar(c, 4, np.full((), -np.inf, np.float32)))
+    room = _room(c, n)
+    attrs: dict[str, Attr] = {"room": room, "centred": c.flag("center_point_box")}
+    places, count = c.emit_many("nms_keep", [boxes, scores, *limits], attrs)
+    total = c.emit("reduce_sum", count, axes=(0, 1), keepdims=False)
+    found = b.bind(total, 0, "boxes", 0, product((*c.shape(1)[:2], room)))
+    return c.emit("nms_listed", places, count, count=found)
+
+
+def _room(c: Call, n: Dim) -> Dim:
+    """How many boxes of a class may stay: at most as many as there are, and none where none is asked for."""
+    b, most = c.builder, c.builder.cast(_scalar(c, 2, np.zeros((), np.int64)), i64)
+    known = b.constant_of(most)
+    if known is not None:
+        return c.engine.simplify(dmin(to_dim(max(int(known), 0)), n))
+    most = c.emit("min", c.emit("max", most, c.scalar(0, most)), b.from_dims([n], []))
+    return b.dims_of(most, "max_output_boxes_per_class", 0, n)[0]
 
 
 def _scalar(c: Call, i: int, default: np.ndarray[tuple[()], np.dtype[np.generic]]) -> Ref:
