@@ -409,6 +409,8 @@ MOVEMENT = (
           ({"b": 5, "d": 30},), made={"s": lambda rng, shape: np.array([3, 5, 7, 30, 40])}),
     OpRow("Tile", "(float[n, m] x) => (float[a, b] y) { r = Constant <value = int64[2] {3, 5}> ()  y = Tile (x, r) }",
           ({"n": 3, "m": 5}, {"n": 100, "m": 130})),
+    OpRow("Tile of 3", "(float[n, 3] x) => (float[a, b] y) { r = Constant <value = int64[2] {1, 300}> ()  y = Tile (x, r) }",
+          ({"n": 200},)),
     OpRow("Slice by steps", "(float[n, m] x) => (float[a, b] y) { s = Constant <value = int64[2] {-1, 1}> ()"
           " e = Constant <value = int64[2] {-1000000, 1000000}> ()  i = Constant <value = int64[2] {0, 1}> ()"
           " t = Constant <value = int64[2] {-2, 3}> ()  y = Slice (x, s, e, i, t) }", ({"n": 300, "m": 1000},)),

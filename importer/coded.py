@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 CODE_MOVES = frozenset(
     {
-        "bitcast", "broadcast_to", "concat", "gather", "gather_elements", "gather_nd", "pad", "reshape",
-        "slice", "tile", "transpose", "where",
+        "bitcast", "broadcast_to", "concat", "extend", "gather", "gather_elements", "gather_nd", "pad",
+        "reshape", "slice", "tile", "transpose", "where",
     }
 )  # fmt: skip
 """Ops that may be applied to codes, because they only move elements."""

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from smelt.core.diag import SmeltError
 from smelt.core.ops.rows import (
+    borders,
     boxes,
     cache,
     elementwise,
@@ -34,7 +35,7 @@ from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
-    select, boxes, sample, random, pool_index, region_pool, text_find, text_number, room,
+    select, boxes, sample, borders, random, pool_index, region_pool, text_find, text_number, room,
     winograd,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for rows in _ROOMS for op in rows.ROWS}

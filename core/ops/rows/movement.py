@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -222,7 +223,9 @@ def _ref_slice(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Ten
     return (np.array(x[tuple(spans)], order="C"),)
 
 
-def _infer_pad(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+def infer_pad(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    """x with borders of `before` and `after` elements, which are negative where x is cut; of some modes it
+    must have an element where it gets any."""
     x = args[0]
     assert x is not None
     shape = [
@@ -245,11 +248,12 @@ def _reflect(j: Dim, n: Dim) -> Dim:
     return (n - 1) - dmax(p, -p)
 
 
-_PAD_INDEX: dict[str, Callable[[Dim, Dim], Dim]] = {
+PAD_INDEX: Mapping[str, Callable[[Dim, Dim], Dim]] = MappingProxyType({
     "reflect": _reflect,
     "edge": lambda j, n: dmax(dmin(j, n - 1), 0),
     "wrap": lambda j, n: j % dmax(n, 1),
-}
+})  # fmt: skip
+"""Mode -> where an element of a border comes from: (its place before x starts, x's extent) -> its place."""
 
 
 def _pad(
@@ -258,7 +262,7 @@ def _pad(
     at = tuple(k - b for k, b in zip(i, dims(attrs, "before"), strict=True))
     mode = attrs["mode"]
     if mode != "constant":
-        move = _PAD_INDEX[str(mode)]
+        move = PAD_INDEX[str(mode)]
         padded = [
             b.const_or_none != 0 or a.const_or_none != 0
             for b, a in zip(dims(attrs, "before"), dims(attrs, "after"), strict=True)
@@ -273,7 +277,8 @@ def _pad(
     return x.guarded(at, bounds, fill)
 
 
-def _ref_pad(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+def ref_pad(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
+    """x, cut where a pad is negative, with NumPy's borders of that mode."""
     x, value = (*arrays, None)[:2]
     assert x is not None
     pads = list(zip(evaluated(attrs, "before"), evaluated(attrs, "after"), strict=True))
@@ -410,8 +415,8 @@ ROWS: tuple[Op, ...] = (
     Op(
         "pad",
         "x value?",
-        _infer_pad,
-        _ref_pad,
+        infer_pad,
+        ref_pad,
         (
             Case(
                 ("f32[N, 4]", np.array(1.5, np.float32)),

@@ -7,14 +7,14 @@ from math import prod
 
 import numpy as np
 
-from smelt.core.dim import Dim, to_dim
+from smelt.core.dim import Dim, product, to_dim
 from smelt.core.dtype import Array, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Expr
 from smelt.core.ops.attrs import dims, ints
 from smelt.core.ops.rows.window import infer_pool, lowest, pool_taps
 from smelt.core.ops.table import Arg, Attrs, Case, Infer, Op
-from smelt.core.ops.trace import DimIndex, Operand, Trace, call, const, index
+from smelt.core.ops.trace import DimIndex, Operand, Trace, index
 
 
 def _infer(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -37,19 +37,18 @@ def _indices(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operand) -
     spatial, order = x.shape[2:], list(range(len(kernel)))
     if attrs["column_major"]:
         order.reverse()
-    plane = i[0] * x.shape[1] + i[1]
-    for n in spatial:
-        plane = plane * n
-    flat: Expr = index(plane)
-    for rank, a in enumerate(order):
-        pace = to_dim(1)
-        for b in order[rank + 1 :]:
-            pace = pace * spatial[b]
-        k = call("mod", call("div", best, const(prod(kernel[a + 1 :]), i64)), const(kernel[a], i64))
-        start = i[2 + a] * ints(attrs, "strides")[a] - dims(attrs, "pads_begin")[a]
-        at = call("add", index(start), call("mul", k, const(ints(attrs, "dilations")[a], i64)))
-        flat = call("add", flat, call("mul", at, index(pace)))
-    return flat
+
+    def place(k: Dim) -> Expr:
+        flat = i[0] * x.shape[1] + i[1]
+        for n in spatial:
+            flat = flat * n
+        for rank, a in enumerate(order):
+            start = i[2 + a] * ints(attrs, "strides")[a] - dims(attrs, "pads_begin")[a]
+            pace = product(spatial[b] for b in order[rank + 1 :])
+            flat = flat + (start + spread(k)[a] * ints(attrs, "dilations")[a]) * pace
+        return index(flat)
+
+    return t.let(best, 0, prod(kernel) - 1, place)
 
 
 def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:

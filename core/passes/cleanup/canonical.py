@@ -231,6 +231,19 @@ def _tile_units(g: Editor, n: Node) -> Ref | None:
     return g.emit("broadcast_to", n.inputs, {"shape": n.output.type.shape})
 
 
+@rule("tile", kind=EXACT, forms=["x: f32[N, M]; tile(x, repeats=(2, 3))"])
+def _tile_rows(g: Editor, n: Node) -> Ref | None:
+    # tile(x) along its last axis, among others  -->  reshape(broadcast_to(reshape(x))), whose rows are copied
+    #   from neighbours, where a remainder would be taken for each element
+    repeats, shape = dims_of(n.attrs["repeats"]), g.shape(n.inputs[0])
+    if not repeats or repeats[-1] == ONE:
+        return None
+    rows = g.emit("reshape", n.inputs, {"shape": tuple(d for size in shape for d in (ONE, size))})
+    wide = tuple(d for pair in zip(repeats, shape, strict=True) for d in pair)
+    copies = g.emit("broadcast_to", (rows,), {"shape": wide})
+    return g.emit("reshape", (copies,), {"shape": n.output.type.shape})
+
+
 @rule("concat", kind=EXACT, forms=["x: f32[N, 1, 4]; concat(x, x, x, axis=1)"])
 def _concat_same(g: Editor, n: Node) -> Ref | None:
     # concat(x, x, x) along an axis of 1  -->  broadcast_to(x)
@@ -437,7 +450,7 @@ def _pad_into_window(g: Editor, n: Node) -> Ref | None:
 RULES: tuple[Rule, ...] = (
     _reshape_reshape, _reshape_same, _transpose_transpose, _transpose_view, _transpose_of_unit_reshape,
     _broadcast_same, _broadcast_ones, _concat_simple, _concat_concat, _concat_slices, _slice_whole,
-    _slice_slice, _slice_concat, _pad_nothing, _tile_once, _tile_units,
+    _slice_slice, _slice_concat, _pad_nothing, _tile_once, _tile_units, _tile_rows,
     _concat_same, _gather_constant, _cast_same, _cast_cast,
     _cast_from_dims,
     *ARITHMETIC_RULES, _implicit_broadcast,

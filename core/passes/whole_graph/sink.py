@@ -64,6 +64,7 @@ _SAME: Mapping[str, Mapping[str, Remap]] = {
     "concat": {"axis": _axis},
     "slice": {"starts": _list, "ends": _list, "steps": _list},
     "pad": {"before": _list, "after": _list},
+    "extend": {"before": _list, "after": _list},
     "tile": {"repeats": _list},
     "broadcast_to": {"shape": _list},
     "resize": {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from smelt.core.dim import ONE, ZERO, Dim, ceildiv, dmax, dmin, to_dim
 from smelt.core.dtype import bool_, i64
-from smelt.core.ir.graph import Ref
+from smelt.core.ir.graph import Attr, Ref
 from smelt.core.ops.rows.movement import concat_steps
 from smelt.importer.bindings.axes import axis_is_chosen, count, mask, sliced, spread
 from smelt.importer.bindings.indices import inside, inside_each
@@ -223,7 +223,9 @@ def _padded(c: Call, pads: Sequence[Dim], axes: Sequence[int], value: Ref) -> Re
                     d,
                 )
     inputs = [x, value] if value and mode == "constant" else [x]
-    return c.builder.emit("pad", inputs, {"before": tuple(before), "after": tuple(after), "mode": mode})
+    in_rows = mode != "constant" and (before[-1] != ZERO or after[-1] != ZERO)
+    attrs: dict[str, Attr] = {"before": tuple(before), "after": tuple(after), "mode": mode}
+    return c.builder.emit("extend" if in_rows else "pad", inputs, attrs)
 
 
 def _cut(c: Call, x: Ref, axis: int, pad: Dim, at_start: bool) -> tuple[Ref, Dim]:
