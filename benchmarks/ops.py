@@ -1,8 +1,9 @@
-"""The rows of benchmarks/op_rows.py -> each operator's latency over ONNX Runtime's at each size, as a table.
+"""Rows of benchmarks/op_rows*.py -> each operator's latency over ONNX Runtime's at each size, as a table.
 
-usage: ops.py [--only TEXT] [--seconds 0.6] [--above 0]. One thread, in turns in one process, medians; each
-operator is compiled once for all its sizes, with dynamic dims. Calls take turns among as many random inputs as
-fit TURNS_BYTES, so that no branch can be learnt. A ratio that is unstable has a question mark.
+usage: ops.py [--only TEXT] [--seconds 0.6] [--above 0]. One thread, in turns in one process, each operator
+compiled once for all its sizes, with dynamic dims. Of the rounds' times the least of each count, which other
+programs disturb least; where the ratio of medians is another by a quarter, a question mark follows. Calls
+take turns among as many random inputs as fit TURNS_BYTES, so that no branch can be learnt.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 from op_rows import OP_ROWS, OpRow, Size
+from op_rows_spatial import SPATIAL_ROWS
 
 from smelt.bench import Pair, against, geomean
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.measure import median
 from smelt.driver import compile
 from smelt.shapes import RunCase, bind, case, shapes_at
-
 
 TURNS, TURNS_BYTES = 16, 1 << 18
 """The most inputs that take turns, and the bytes that they may take beside the first."""
@@ -76,7 +76,7 @@ def main() -> None:
     args = options.parse_args()
     print("| operator | size | us | ONNX Runtime's us | ratio |\n|---|---|---|---|---|")
     ratios: list[float] = []
-    for row in OP_ROWS:
+    for row in (*OP_ROWS, *SPATIAL_ROWS):
         if not any(text in row.name for text in args.only.split("|")):
             continue
         try:
@@ -85,11 +85,12 @@ def main() -> None:
             print(f"| {row.name} | not run: {str(e).splitlines()[0][:120]} | | | |", flush=True)
             continue
         for size, pair in zip(row.sizes, pairs, strict=True):
-            ratios.append(1 / pair.ratio)
+            ours, theirs = min(pair.smelt_ns), min(pair.rival_ns)
+            ratios.append(ours / theirs)
             told = ", ".join(f"{k}={v}" for k, v in size.items())
-            times = " | ".join(f"{median(ns) / 1e3:.1f}" for ns in (pair.smelt_ns, pair.rival_ns))
             if ratios[-1] >= args.above:
-                mark = "?" if pair.doubts else ""
+                mark = "?" if abs(1 / pair.ratio / ratios[-1] - 1) > 0.25 else ""
+                times = f"{ours / 1e3:.1f} | {theirs / 1e3:.1f}"
                 print(f"| {row.name} | {told} | {times} | {ratios[-1]:.2f}{mark} |", flush=True)
     if ratios:
         print(f"\n{len(ratios)} sizes, geometric mean {geomean(ratios):.2f}, worst {max(ratios):.2f}")

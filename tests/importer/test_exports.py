@@ -14,8 +14,6 @@ from oracle import plain_session
 
 from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
-from smelt.core.ir.interp_graph import run_module
-from smelt.core.ops import OPS
 from smelt.driver import Request
 from smelt.importer import import_model
 from smelt.session import load

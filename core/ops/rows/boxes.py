@@ -21,7 +21,7 @@ CANDIDATES = 32
 """Scores that are compared with the least one before one of them is looked at (benchmarks/results/ops.md)."""
 SIDE_BY_SIDE = 16
 """Boxes that stay are compared with another one so many at a time: a vector of AVX-512."""
-FEW_IN_PART = 24
+FEW_IN_PART = 64
 """Fewer candidates of a part are put in order by insertion (benchmarks/results/ops.md)."""
 
 # ---------------------------------------------------------------- which boxes stay
@@ -328,7 +328,7 @@ def _listed(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Se
 
     def row(o: DimIndex) -> tuple[Stmt, ...]:
         many, first, j, at = (t.fresh("g") for _ in range(4))
-        own = (*(index(d) for d in o), Load(places.name, (*o, j), i64))
+        own: tuple[Expr, ...] = (*(index(d) for d in o), Load(places.name, (*o, j), i64))
         stores = tuple(Store(y.name, (at, to_dim(k)), e) for k, e in enumerate(own))
         listed = Loop(
             "serial", str(j), many, (Block(stores, let=((str(at), index(first + j), ZERO, last),)),)

@@ -37,7 +37,7 @@ def _infer_non_zero(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple
 
 
 def _non_zero(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
-    """One walk over x; a cell holds how many were found."""
+    """One walk over x, O(n); a cell holds how many were found."""
     (x,), (y,) = inputs, outputs
     assert x
     cell = Buffer("found", i64, (ONE,))
@@ -185,7 +185,8 @@ def _selected(r: ChosenRow, k: Dim) -> tuple[Stmt, ...]:
 
 
 def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
-    """A few by insertion, more through a buffer; equal elements stay in order either way."""
+    """A few by insertion, in O(n) where elements come in any order and O(n k) where each is better than those
+    before; more through a buffer, in O(n) always. Equal elements stay in order either way."""
     (x,), (y, where), axis = inputs, outputs, attrs["axis"]
     assert x and isinstance(axis, int)
     n, k = x.shape[axis], dim_of(attrs, "k")

@@ -1,4 +1,5 @@
-"""Graph -> Graph: activations and softmax that exporters spell out become one op each."""
+"""Graph -> Graph: activations and softmax that exporters spell out become one op each; with the rules for
+norms, factors, batches and pools."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from smelt.core.passes.rewriting.rules import Rule, rule, rule_pass
 from smelt.core.passes.whole_graph.affine import AFFINE_RULES
 from smelt.core.passes.whole_graph.batched import BATCHED_RULES
 from smelt.core.passes.whole_graph.norms import NORM_RULES
+from smelt.core.passes.whole_graph.pools import POOL_RULES
 from smelt.core.passes.whole_graph.products import logistic_denominator, negated, plus_one, product_factors
 
 # ---------------------------------------------------------------- sigmoid and its kin
@@ -454,7 +456,7 @@ RULES: tuple[Rule, ...] = (
     _sigmoid, _silu_spelt, _silu, _softplus, _mish, _clip, _hard_sigmoid, _hard_swish, _hard_swish_exact,
     _hard_swish_near, _hard_sigmoid_scaled, _gelu_erf, _gelu_tanh, _ramp_by_constant, _smooth_of_quotient,
     _softmax, _softmax_open, _log_softmax, _log_softmax_spelt, _log_softmax_open, _negated_logistic,
-    _where_infinite, *NORM_RULES, *AFFINE_RULES, *BATCHED_RULES,
+    _where_infinite, *NORM_RULES, *AFFINE_RULES, *BATCHED_RULES, *POOL_RULES,
 )
 
 patterns = rule_pass(RULES)

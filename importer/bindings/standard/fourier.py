@@ -25,16 +25,16 @@ Waves: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 STEP_COST = 16
 """A step moves each element about as long as so many multiply-adds take (benchmarks/results/ops.md)."""
-MOST_KNOWN = 1 << 21
+KNOWN_LENGTH = 1 << 21
 """The longest signal whose transform is made of constants, of which there are a few for each element."""
-SMOOTH = (13, 11, 7, 5, 3, 2)
+SMALL_PRIMES = (13, 11, 7, 5, 3, 2)
 """Lengths of convolutions have no other prime factors."""
 
 
-def waves_of(count: int, rows: Waves, columns: Waves, sign: float) -> tuple[Waves, Waves]:
-    """cos and sin of sign * 2 pi rows[i] columns[j] / count; the product is reduced modulo count first, so
-    that the angle keeps its digits."""
-    turns = np.outer(rows, columns) % max(count, 1)
+def waves_of(count: int, rows: int, columns: int, sign: float) -> tuple[Waves, Waves]:
+    """cos and sin of sign * 2 pi i j / count, [rows, columns]; i * j is reduced modulo count first, so that
+    the angle keeps its digits."""
+    turns = np.outer(np.arange(rows), np.arange(columns)) % max(count, 1)
     angle = sign * 2 * np.pi * turns / max(count, 1)
     return np.cos(angle), np.sin(angle)
 
@@ -60,7 +60,7 @@ def _step_costs(steps: tuple[int, ...]) -> int:
 
 def smooth_length(least: int) -> int:
     """The length from `least` on that is transformed in the least time, of those of small prime factors."""
-    lengths = _smooth(1, least, least + least // 8 + 16, SMOOTH)
+    lengths = _smooth(1, least, least + least // 8 + 16, SMALL_PRIMES)
     power = 1 << (least - 1).bit_length()
     return min([*lengths, power], key=lambda n: n * _step_costs(factors(n)))
 
@@ -102,7 +102,7 @@ def _by_steps(c: Call, x: Ref, n: int, bins: int, sign: float) -> Ref:
         parts, done, left = to_dim(2), done * rows, q
         if q > 1:
             x = b.reshape(x, (batch, q, 2, rows, done // rows))
-            x = _turned(c, x, *waves_of(p * q, np.arange(q), np.arange(rows), sign), axis=2)
+            x = _turned(c, x, *waves_of(p * q, q, rows, sign), axis=2)
         x = b.reshape(x, (batch, q, 2, done))
     x = b.transpose(b.reshape(x, (batch, 2, done)), (0, 2, 1))
     return b.slice_axis(x, 1, 0, bins)
@@ -110,7 +110,7 @@ def _by_steps(c: Call, x: Ref, n: int, bins: int, sign: float) -> Ref:
 
 def _wave_matrix(p: int, rows: int, sign: float, parts: int) -> Waves:
     """[2 * rows, parts * p]: (real, imaginary) of each of the first `rows` bins from those of p elements."""
-    cos, sin = waves_of(p, np.arange(rows), np.arange(p), sign)
+    cos, sin = waves_of(p, rows, p, sign)
     return np.block([[cos, -sin], [sin, cos]])[:, : parts * p]
 
 
@@ -170,7 +170,7 @@ def along(c: Call, x: Ref, axis: int, bins: Dim, sign: float) -> Ref:
     order = [a for a in range(rank - 1) if a != axis] + [axis, rank - 1]
     others: list[Dim] = [shape[a] for a in order[:-2]]
     flat = b.reshape(b.transpose(x, order), (product(others), n, shape[-1]))
-    if n.is_const and bins.is_const and 1 <= n.const <= MOST_KNOWN:
+    if n.is_const and bins.is_const and 1 <= n.const <= KNOWN_LENGTH:
         y = _transformed(c, flat, n.const, bins.const, sign)
     else:
         y = _late(c, flat, n, bins, sign)

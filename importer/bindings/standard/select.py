@@ -68,9 +68,14 @@ def _top_k(c: Call) -> tuple[Ref, ...]:
 def sorted_by(
     c: Call, x: Ref, k: Dim, axis: int = 0, largest: bool = False, ordered: bool = True
 ) -> tuple[Ref, ...]:
-    """(values, positions) of the first k elements along an axis; equal ones stay in order."""
-    attrs: dict[str, Attr] = {"k": k, "axis": axis, "largest": largest, "sorted": ordered}
-    return c.emit_many("topk", [x], attrs)
+    """(values, positions) of the first k elements along an axis, which is brought last, so that the elements
+    of a row are neighbours; equal ones stay in order."""
+    b, last = c.builder, c.builder.type_of(x).rank - 1
+    perm = [*(a for a in range(last + 1) if a != axis), axis]
+    attrs: dict[str, Attr] = {"k": k, "axis": last, "largest": largest, "sorted": ordered}
+    back = [perm.index(a) for a in range(last + 1)]
+    found = c.emit_many("topk", [b.transpose(x, perm)], attrs)
+    return tuple(b.transpose(y, back) for y in found)
 
 
 # ---------------------------------------------------------------- unique

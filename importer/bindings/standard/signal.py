@@ -23,7 +23,7 @@ def _waves(
     count: int, bins: int, sign: float, dtype: DType
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """cos and sin of sign * 2 pi n k / count, [count, bins]."""
-    cos, sin = waves_of(count, np.arange(count), np.arange(bins), sign)
+    cos, sin = waves_of(count, count, bins, sign)
     return cos.astype(dtype.numpy), sin.astype(dtype.numpy)
 
 
