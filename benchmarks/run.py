@@ -96,12 +96,12 @@ def _race(path: Path, seconds: float) -> Row:
     try:
         with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
             bundle = compile(str(path), "host", output=f"{folder}/out")
-            return Row(name, against(bundle, path, _cases(bundle, name), seconds=seconds))
+            return Row(name, against(bundle, path, cases_of(bundle, name), seconds=seconds))
     except SmeltError as e:
         return Row(name, why=str(e).splitlines()[0][:120])
 
 
-def _cases(bundle: Bundle, name: str) -> list[RunCase]:
+def cases_of(bundle: Bundle, name: str) -> list[RunCase]:
     """The shapes of shapes.toml, or two default ones."""
     known: Mapping[str, Any] = tomllib.loads(SHAPES.read_text("utf-8")).get(name, {})
     if not known:

@@ -93,6 +93,8 @@ class Machine:
     side, and shared memory is nearer than caches. 1: a lane is a task of its own, with vectors to be fast.
     lane_bytes: neighbours that such a lane reads, or copies to shared memory, at once, in bytes (0: an
     element).
+    lane_operands: a multiply-add takes one lane of a register for all lanes of another, so that elements
+    which multiply whole vectors are loaded several at a time.
     cache_bytes: private L1 and L2 in bytes. masked: masked vector loads and stores are cheap.
     instructions: the rows that sum products here; what has no row is computed element by element.
     costs: what scalar functions take; those of COSTS where nobody has measured others.
@@ -108,6 +110,7 @@ class Machine:
     vector_registers: int
     fma: bool = True
     masked: bool = False
+    lane_operands: bool = False
     instructions: tuple[Instruction, ...] = ()
     levels: tuple[str, ...] = ("group", "vector")
     max_lanes: int = 1

@@ -1,11 +1,18 @@
 """Rows of AArch64's NEON: multiply-adds of floats, dot products of bytes, tiles of bytes.
 
 Costs are those of the software optimization guides of the first core that has the instruction: Cortex-A72 for
-fmla and smlal, Cortex-A76 for sdot and udot, Neoverse V1 for i8mm.
+fmla and smlal, Cortex-A76 for sdot and udot, Neoverse V1 for i8mm. Cores with fewer or more pipes have their
+own (PACES).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+from smelt.core.ir.instructions import meaning
 from smelt.core.machine import Instruction
 from smelt.targets.instructions.meanings import dot, matrix, multiply_add
 
@@ -25,6 +32,36 @@ ROWS: tuple[Instruction, ...] = (
 )
 
 
-def rows(features: frozenset[str]) -> tuple[Instruction, ...]:
-    """The rows of a processor with these features."""
-    return tuple(r for r in ROWS if set(r.features) <= features)
+Pace: TypeAlias = Mapping[str, tuple[float, int]]
+"""Start of a row's name -> how many start in a cycle, and the cycles from one sum to the next that needs
+it."""
+
+_A53: Pace = MappingProxyType({"fmla": (1, 10), "smlal": (1, 6)})
+_A55: Pace = MappingProxyType({"fmla": (1, 4), "sdot": (1, 4), "udot": (1, 4), "smlal": (1, 4)})
+_FOUR_PIPES: Pace = MappingProxyType({
+    "fmla": (4, 4), "smlal": (2, 4),
+    **dict.fromkeys(("sdot", "udot", "usdot", "smmla", "ummla", "usmmla"), (4, 3)),
+})  # fmt: skip
+PACES: Mapping[str, Pace] = MappingProxyType({
+    **dict.fromkeys(("cortex-a34", "cortex-a35", "cortex-a53"), _A53),
+    "cortex-a55": _A55,
+    **{f"cortex-{name}": _FOUR_PIPES for name in ("x1", "x1c", "x2", "x3", "x4", "x925")},
+    **{f"neoverse-{name}": _FOUR_PIPES for name in ("v1", "v2", "v3")},
+})  # fmt: skip
+"""LLVM's name of a core whose vector pipes are not two -> its pace, by LLVM's tables
+(benchmarks/results/arm.md)."""
+
+
+def rows(features: frozenset[str], cpu: str = "") -> tuple[Instruction, ...]:
+    """The rows of a processor with these features, at its pace."""
+    pace = PACES.get(cpu, {})
+    return tuple(_at_pace(r, pace) for r in ROWS if set(r.features) <= features)
+
+
+def _at_pace(row: Instruction, pace: Pace) -> Instruction:
+    """The row with the costs of a core."""
+    found = pace.get(row.name.partition(".")[0])
+    if found is None:
+        return row
+    want = meaning(row)
+    return replace(row, macs=found[0] * want.rows * want.columns * want.depth, latency=found[1])

@@ -343,13 +343,17 @@ class Exprs:
             return self._load_register(e)
         m = self.memory[e.buffer]
         if not self.lanes or self._moving.isdisjoint(self._symbols_of(e)):
-            return self._load_one(m, e, 0)
+            return self._load_alone(m, e)
         split = self.split(m, e.index)
         if split is not None and split[0] == 1:
             return self._load_one(m, e, self.lanes)
         if split is not None and split[0] == 0 and not e.guard:
-            return self._load_one(m, e, 0)
+            return self._load_alone(m, e)
         return self.by_lane(e)
+
+    def _load_alone(self, m: BufferMemory, e: Load) -> Value:
+        """An element that all lanes read."""
+        return self._load_one(m, e, 0)
 
     def _symbols_of(self, e: Load) -> frozenset[str]:
         """The variables of an access and of its guard."""

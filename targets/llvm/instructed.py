@@ -11,6 +11,7 @@ from smelt.core.dim import Facts
 from smelt.core.ir.instructions import ByteField, Match, RowMeaning, match, meaning, row_of
 from smelt.core.ir.kernel import Block, Bound, Const, Load, Loop
 from smelt.targets.llvm.builder import Value, type_text
+from smelt.targets.llvm.exprs import BufferMemory
 from smelt.targets.llvm.index import Env, Lanes
 from smelt.targets.llvm.scalar import Scalars
 from smelt.targets.llvm.stores import Stores
@@ -95,6 +96,9 @@ class Instructed(Stores):
             if inside.const == 0 or valid == 0:
                 return other
             m = self.memory[e.buffer]
+            near = None if moving else self._near_word(m, e, n, other)
+            if near is not None:
+                return near
             pointer = (
                 self.pointer(m, e.index) if inside.const else self.select_pointer(m, fixed, inside, valid)
             )
@@ -103,6 +107,20 @@ class Instructed(Stores):
                 rest = sum(byte << 8 * i for i in range(valid, n))
                 found = self.s.binary("or", found, self.b.integer(_signed(rest, n), elem))
             return self.s.select(inside, found, other) if byte and not inside.const else found
+
+    def _near_word(self, m: BufferMemory, e: Load, n: int, other: Value) -> Value | None:
+        """The word as a lane of a register full of neighbours; None where it is alone."""
+        elem = f"i{8 * n}"
+        width = self.cpu.machine.lanes(8 * n)
+
+        def load() -> Value:
+            inside = self.condition(e.guard)
+            if inside.const:
+                return self.read_raw(m, self.pointer(m, e.index), elem, width)
+            found = self.read_raw(m, self.select_pointer(m, e, inside, n * width), elem, width)
+            return self.s.select(inside, found, self.b.splat(other, width)) if other.const else found
+
+        return self.lane_of(m, e, n, width, load)
 
     def _valid(self, moving: tuple[Bound, ...], var: str, n: int) -> int:
         """How many neighbours are inside: the first ones, as many in every run (core/ir/instructions.py)."""
@@ -242,9 +260,12 @@ def _maddwd(s: Scalars, plain: Value, signed: Value, c: Value) -> Value:
 
 
 def _neon(name: str) -> Print:
-    """A dot product or a tile of bytes on AArch64; a lone word is in every lane."""
+    """A dot product or a tile of bytes on AArch64; a lone word is in every lane. Where both sides have one
+    type, it is the right one, which LLVM knows to be one lane of a register."""
+    even = name in ("sdot", "udot")
 
     def emit(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+        a, b = (b, a) if even and not a.lanes else (a, b)
         left, right = (_as(s, s.b.splat(x, 4 if not x.lanes else x.lanes), "i8", 16) for x in (a, b))
         return s.b.call(f"llvm.aarch64.neon.{name}.v4i32.v16i8", "i32", 4, c, left, right)
 

@@ -48,11 +48,15 @@ _AVX512 = _simd(
 )  # fmt: skip
 _AVX2 = _simd("avx2", 256, 16, masked=True, figures=Figures(1.52e11, 1.85e10, 1.66e-8))
 _SSE4 = _simd("sse4.2", 128, 16, fma=False)
-_NEON64 = _simd("neon", 128, 32)
+_NEON64 = _simd("neon", 128, 32, lane_operands=True)
 _NEON32 = _simd("neon32", 128, 16)
 _RISCV = _simd("rv64", 0, 32)
 _RVV = _simd("rv64v", 128, 32)
 
+_TUNED = {"cortex-a55": "+slow-paired-128"}
+"""A core's name -> how LLVM is to write code for it beyond what its own tables make it do. The A55's table
+has 6 cycles for a pair of 128-bit loads and 1 for each alone, but pairs are made without asking it
+(benchmarks/results/arm.md)."""
 _RISCV_V = ("spacemit-x60", "sifive-x280", "sifive-p670", "tt-ascalon-d8")
 
 
@@ -95,7 +99,8 @@ def _x86(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
 
 
 def _aarch64(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
-    machine = replace(_NEON64, instructions=arm.rows(features_of("aarch64", cpu, flags)))
+    machine = replace(_NEON64, instructions=arm.rows(features_of("aarch64", cpu, flags), cpu))
+    text = ",".join(filter(None, (text, _TUNED.get(cpu, ""))))
     return Cpu(triple, cpu, machine, text, propagating=True)
 
 

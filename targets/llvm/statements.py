@@ -139,12 +139,13 @@ class Statements(Instructed):
         count = self.index.value(s.extent, self.env)
         if s.level == "unroll" and count.const is not None:
             fence = self._accumulates(s)
-            for i in range(int(count.const)):
-                if i and fence:
-                    # LLVM would gather the loads of all steps at the top, and spill the accumulators
-                    self.b.effect('call void asm sideeffect "", "~{memory}"()')
-                with self.bind({s.var: i}):
-                    inside()
+            with self.run_of(s.var, int(count.const) if self._straight(s.body) else 0):
+                for i in range(int(count.const)):
+                    if i and fence:
+                        # LLVM would gather the loads of all steps at the top, and spill the accumulators
+                        self.b.effect('call void asm sideeffect "", "~{memory}"()')
+                    with self.bind({s.var: i}):
+                        inside()
             return
         if count.low is None or count.low < 1:
             count = self._with_low(count, s.extent)
@@ -162,6 +163,19 @@ class Statements(Instructed):
         return any(x.accumulate and x.buffer in self.registers for x in stores) and not any(
             s.var in d.symbols for x in stores if x.buffer in self.registers for d in x.index
         )
+
+    def _straight(self, body: Sequence[Stmt]) -> bool:
+        """Whether these statements are code without branches."""
+        return all(
+            not x.guard if isinstance(x, Store)
+            else not x.guard and not x.let and (bool(x.by) or self._straight(x.body)) if isinstance(x, Block)
+            else isinstance(x, Loop) and x.level in ("unroll", "vector") and self._is_known(x.extent)
+            and self._straight(x.body)
+            for x in body
+        )  # fmt: skip
+
+    def _is_known(self, d: Dim) -> bool:
+        return d.symbols <= self.env.keys() and isinstance(self.index.number(d, self.env), int)
 
     def _with_low(self, count: Value, extent: Dim) -> Value:
         """The same count with what the dims' ranges tell about it."""

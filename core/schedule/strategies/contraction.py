@@ -48,13 +48,15 @@ SHORT_AXIS = 4
 @dataclass(frozen=True)
 class Shape:
     """A register tile: rows x (vectors * lanes) columns. fit: what sums several terms at once. panel: the
-    columns of a panel of weights, of which a tile reads a part, or several side by side; 0: the tile's."""
+    columns of a panel of weights, of which a tile reads a part, or several side by side; 0: the tile's. run:
+    neighbours of A that are loaded together; 0: each by itself."""
 
     rows: int
     vectors: int
     lanes: int
     fit: Fit | None = None
     panel: int = 0
+    run: int = 0
 
     @property
     def columns(self) -> int:
@@ -68,10 +70,10 @@ class Shape:
 
 
 def register_shapes(
-    machine: Machine, lanes: int, accumulators: int, pointers: bool, panel: int = 1
+    machine: Machine, lanes: int, accumulators: int, pointers: bool, panel: int = 1, run: int = 0
 ) -> tuple[Shape, ...]:
     """The tiles that fit the register file: rows*vectors accumulators, `panel` registers of B for each vector
-    of columns, one of A.
+    of columns, one of A, or one for each row where these are loaded in runs.
 
     pointers: every row has an address of its own (padding, strides unknown when compiling).
     """
@@ -80,11 +82,11 @@ def register_shapes(
     live = registers - 3 if registers >= 32 else registers - 1
     found = []
     for vectors in (1, 2, 4, 8):
-        rows = (live - 1 - vectors * panel) // (vectors * accumulators)
+        rows = (live - (not run) - vectors * panel) // (vectors * accumulators + bool(run))
         rows = min(rows, POINTER_ROWS if pointers else MAX_ROWS)
-        rows -= rows % 2 if rows > 4 else 0
+        rows -= rows % 2 if rows > 4 and not run else 0
         if rows >= 1:
-            found.append(Shape(rows, vectors, lanes))
+            found.append(Shape(rows, vectors, lanes, run=run))
     return tuple(found)
 
 
@@ -169,7 +171,8 @@ def contraction(d: Draft, root: str) -> None:
     rows = None if r.row is None else v.extent(r.row).const_or_none
     rows = 1 if r.row is None else rows
     wide = 1 if fit is None else lanes // meaning(fit.row).columns
-    shapes = register_shapes(d.machine, lanes, len(v.all_reduces()), _needs_pointers(v, r), wide)
+    run = lanes if not r.block and _in_runs(d.machine, v, r, fit) else 0
+    shapes = register_shapes(d.machine, lanes, len(v.all_reduces()), _needs_pointers(v, r), wide, run)
     columns = v.extent(r.column).const_or_none
     if d.machine.has_lanes:
         shapes = (Shape(LANE_ROWS, 1, lanes),)
@@ -209,6 +212,22 @@ def _needs_pointers(v: View, r: Roles) -> bool:
         if a.guard or (r.row is not None and (step is None or not step.is_const)):
             return True
     return False
+
+
+def _in_runs(machine: Machine, v: View, r: Roles, fit: Fit | None) -> bool:
+    """Whether steps of the innermost axis are neighbours of A that can be loaded together: floats, or the
+    words that an instruction takes one of at a time."""
+    if not machine.lane_operands or not r.reduce.axes or len(v.all_reduces()) > 1:
+        return False
+    least = 2 * machine.lanes(v.bits)
+    if fit is not None:
+        word = meaning(fit.row).rows == 1 and 8 * fit.depth == v.bits
+        return word and bool(fit.outer) and fit.extent // fit.depth >= least
+    last = r.reduce.axes[-1]
+    n = last.extent.const_or_none
+    guards = {x for a in r.a for g in a.guard for e in (g.low, g.index, g.high) for x in e.symbols}
+    near = all(v.stride(a, last.var) == 1 and a.dtype.is_float for a in r.a)
+    return near and last.var not in guards and (n is None or n >= least)
 
 
 # ---------------------------------------------------------------- the right operand
@@ -435,6 +454,23 @@ def _tile(
     for q in parts:
         assert shape.fit is not None
         d.do("replace", q, shape.fit.row.name)
+    if shape.run:
+        _runs(d, (r.reduce.axes[-1].var if shape.fit is None else shape.fit.outer) + suffix, shape.run)
+
+
+def _runs(d: Draft, axis: str, run: int) -> None:
+    """The axis in steps of a run, and what is left one by one."""
+    found = find(d.kernel, axis)
+    if found is None:
+        return
+    n = found[1].extent
+    whole = n // run * run
+    if whole != n:
+        d.do("peel", axis, whole, ".k")
+        if (n - whole).is_const:
+            d.do("unroll", f"{axis}.k")
+    d.do("split", axis, run, f"{axis}.n", f"{axis}.l", False)
+    d.do("unroll", f"{axis}.l")
 
 
 def _last_block(d: Draft, fit: Fit, suffix: str) -> tuple[str, ...]:

@@ -9,7 +9,13 @@ from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS
-from smelt.core.schedule.strategies.reduction import HEAVY_IN_FLIGHT, IN_FLIGHT, cut_columns, panel_names
+from smelt.core.schedule.strategies.reduction import (
+    HEAVY_IN_FLIGHT,
+    IN_FLIGHT,
+    cut_columns,
+    in_flight,
+    panel_names,
+)
 from smelt.core.schedule.tree import ScheduleError
 from smelt.core.schedule.view import View
 
@@ -64,7 +70,8 @@ def _one(d: Draft, root: str) -> None:
         d.do("bind", g, "group")
     if v.has_lets and len(v.vars) > 1:
         d.attempt("bind_let", v.vars[-2])
-    flight = d.size("in flight", HEAVY_IN_FLIGHT if v.is_heavy(d.machine) else IN_FLIGHT)
+    most = HEAVY_IN_FLIGHT if v.is_heavy(d.machine) else IN_FLIGHT
+    flight = d.size("in flight", in_flight(d.machine, most, v.stores))
     d.do("strip", inner, lanes, flight, d.machine.masked)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from smelt.core.ir.analysis.scope import enter, kernel_facts
 from smelt.core.ir.kernel import Block, Kernel, Load, Loop, Reduce, Stmt, Store, walk_expr
 from smelt.core.schedule.draft import Draft
-from smelt.core.schedule.strategies.reduction import IN_FLIGHT
+from smelt.core.schedule.strategies.reduction import IN_FLIGHT, in_flight
 from smelt.core.schedule.tree import ScheduleError, chain, is_parallel, var_of
 from smelt.core.schedule.view import flat_stride
 
@@ -20,7 +20,9 @@ def outer_groups(d: Draft, root: str) -> None:
     rows = [x for s in inside for x in _rows(d.kernel, s)]
     _share_outer(d, root, {loop.var for loop, _ in rows})
     for loop, bits in rows:
-        d.attempt("strip", loop.var, d.machine.lanes(bits), d.size("in flight", IN_FLIGHT), d.machine.masked)
+        stores = [x for x in loop.body if isinstance(x, Store)]
+        wide = d.size("in flight", in_flight(d.machine, IN_FLIGHT, stores))
+        d.attempt("strip", loop.var, d.machine.lanes(bits), wide, d.machine.masked)
 
 
 def _share_outer(d: Draft, root: str, rows: Collection[str]) -> None:

@@ -4,6 +4,8 @@ are worth stands in benchmarks/results/choices.md."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from math import ceil, inf, prod
 
 from smelt.core.dim import YES, Dim
@@ -11,6 +13,7 @@ from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.analysis.traits import heavy
 from smelt.core.ir.kernel import Load, Reduce, Store, walk, walk_expr
 from smelt.core.ir.rewrite import free_symbols
+from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import power
 from smelt.core.schedule.tree import ScheduleError, chain, find, var_of
@@ -34,6 +37,15 @@ BLOCK_TERMS = 64
 that errors grow with BLOCK_TERMS + n / BLOCK_TERMS and not with n."""
 UNROLL_TAPS = 49
 """Window positions that are written out where rows of a tile share them: 7 x 7, in 0.7 of the time."""
+
+
+def in_flight(machine: Machine, most: int, stores: Sequence[Store]) -> int:
+    """How many vectors of what the stores compute a turn has in flight, at most `most`. What several stores
+    read stays in registers from the first one to the last: of transforms of tiles, a vector alone fills
+    them."""
+    readers = Counter(e for s in stores for e in {x for x in walk_expr(s.value) if isinstance(x, Load)})
+    kept = sum(n > 1 for n in readers.values())
+    return max(1, min(most, machine.vector_registers // max(kept, 1)))
 
 
 # ---------------------------------------------------------------- rows
