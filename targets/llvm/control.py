@@ -10,13 +10,13 @@ from smelt.core.ir.idle import guards, needed
 from smelt.core.ir.kernel import Buffer, Kernel, Stmt, Store, walk
 from smelt.targets.llvm.builder import FunctionBuilder, Value
 from smelt.targets.llvm.machines import Cpu
-from smelt.targets.llvm.runs import Runs
+from smelt.targets.llvm.runs import LaneLoads
 
 BufferCell: TypeAlias = tuple[str, tuple[tuple[int, ...], int]]
 """A register buffer and the key of one of its cells."""
 
 
-class Control(Runs):
+class Control(LaneLoads):
     """Control flow of one kernel. facts: the ranges of its dims."""
 
     def __init__(self, b: FunctionBuilder, cpu: Cpu, kernel: Kernel) -> None:

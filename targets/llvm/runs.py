@@ -26,7 +26,7 @@ class _Run:
     whole: dict[tuple[object, ...], Value] = field(default_factory=dict)
 
 
-class Runs(Exprs):
+class LaneLoads(Exprs):
     """The expressions of one kernel, some of whose loads are lanes of a longer one."""
 
     def __init__(self, b: FunctionBuilder, cpu: Cpu) -> None:
