@@ -76,7 +76,7 @@ def points(
     return tuple(found)
 
 
-def joined(found: Iterable[Sequence[Point]]) -> tuple[Point, ...]:
+def all_points(found: Iterable[Sequence[Point]]) -> tuple[Point, ...]:
     """All of them, each once: those of more dims first, since the first that fits is taken."""
     return tuple(sorted(dict.fromkeys(p for own in found for p in own), key=lambda p: -len(p.values)))
 
@@ -124,4 +124,4 @@ def _seconds(kernel: Kernel, machine: Machine) -> float:
     return unit.kernel_seconds("", *amounts(kernel, work(kernel), usual))
 
 
-__all__ = ["Point", "joined", "points", "specialised"]
+__all__ = ["Point", "all_points", "points", "specialised"]

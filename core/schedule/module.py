@@ -25,7 +25,7 @@ from smelt.core.ir.params import intersection, parameter, union
 from smelt.core.ir.rewrite import map_stmt_dims
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import Machine
-from smelt.core.schedule.hot import MOST_POINTS, Point, joined, points, specialised
+from smelt.core.schedule.hot import MOST_POINTS, Point, all_points, points, specialised
 from smelt.core.schedule.question import Question
 from smelt.core.schedule.recall import Recall, Recalled
 from smelt.core.schedule.strategies import draft
@@ -251,7 +251,7 @@ class _Scheduling:
     ) -> Iterator[tuple[tuple[tuple[str, int], ...], Kernel]]:
         """The kernels that run in the place of a scheduled one at the points of its uses, and the values of
         its dims there. name: the one that it has in messages."""
-        found = joined(u.hot for u in uses)
+        found = all_points(u.hot for u in uses)
         if not found:
             return
         use = reduce(_joined, uses)
@@ -277,7 +277,7 @@ def _few_points(uses: Mapping[_Use, Kernel]) -> Iterator[dict[_Use, Kernel]]:
     """The uses in groups that have at most MOST_POINTS points each."""
     group: dict[_Use, Kernel] = {}
     for use, kernel in uses.items():
-        if group and len(joined((*(u.hot for u in group), use.hot))) > MOST_POINTS:
+        if group and len(all_points((*(u.hot for u in group), use.hot))) > MOST_POINTS:
             yield group
             group = {}
         group[use] = kernel
@@ -288,7 +288,7 @@ def _joined(a: _Use, b: _Use) -> _Use:
     """What both allow to rely on."""
     dims = tuple(map(union, a.dims, b.dims))
     # one decision: laid alike
-    return _Use(a.kernel, a.unit, a.constants & b.constants, dims, a.laid, joined((a.hot, b.hot)))
+    return _Use(a.kernel, a.unit, a.constants & b.constants, dims, a.laid, all_points((a.hot, b.hot)))
 
 
 def _decisions(kernel: Kernel) -> Hashable:

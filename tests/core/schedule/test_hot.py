@@ -21,7 +21,7 @@ from smelt.core.ir.text import print_module
 from smelt.core.ir.verify import verify, verify_text
 from smelt.core.machine import Machine
 from smelt.core.schedule import hot, schedule_module
-from smelt.core.schedule.hot import MOST_POINTS, Point, joined, points
+from smelt.core.schedule.hot import MOST_POINTS, Point, all_points, points
 from smelt.core.schedule.module import hot_reasons
 
 MACHINE = Machine("m", 256, 16)
@@ -66,7 +66,7 @@ def test_many_combinations_are_refused() -> None:
 
 def test_points_of_more_dims_come_first_and_none_comes_twice() -> None:
     one, two = Point(((0, 1),)), Point(((0, 1), (1, 2)))
-    assert joined([(one,), (two, one)]) == (two, one)
+    assert all_points([(one,), (two, one)]) == (two, one)
 
 
 # ---------------------------------------------------------------- modules
