@@ -25,8 +25,8 @@ from kernels import SWEEPS, model
 from onnx import TensorProto, helper, numpy_helper, parser
 from run import cases_of
 
-from smelt.bench import geomean
 from smelt.compiler import compile_here, lower
+from smelt.devicefarm.measure import geomean
 from smelt.request import Request
 from smelt.samples import SAMPLES, fetch
 from smelt.targets.registry import cpu_target

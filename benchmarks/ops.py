@@ -19,9 +19,10 @@ from onnx import numpy_helper, parser
 from op_rows import OP_ROWS, OpRow, Size
 from op_rows_spatial import SPATIAL_ROWS
 
-from smelt.bench import Pair, against, geomean
+from smelt.bench import Pair, against
 from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
+from smelt.devicefarm.measure import geomean
 from smelt.driver import compile
 from smelt.shapes import RunCase, bind, case, shapes_at
 

@@ -23,6 +23,7 @@ from smelt.core.ops.rows import (
     reduce,
     region_pool,
     resize,
+    roi,
     room,
     sample,
     select,
@@ -35,7 +36,7 @@ from smelt.core.ops.table import Op
 
 _ROOMS = (
     elementwise, reduce, linear, norm, window, movement, indexing, resize, generate, cache, nbits, quantized,
-    select, boxes, sample, borders, random, pool_index, region_pool, text_find, text_number, room,
+    select, boxes, sample, roi, borders, random, pool_index, region_pool, text_find, text_number, room,
     winograd,
 )  # fmt: skip
 _TABLE: dict[str, Op] = {op.name: op for rows in _ROOMS for op in rows.ROWS}

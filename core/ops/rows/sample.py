@@ -1,8 +1,7 @@
-"""Ops that read between elements, at positions that are data: grid_sample, deform_columns, roi_align."""
+"""Ops that read between elements, at positions that are data: grid_sample, deform_columns."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from smelt.core.dim import ONE, ZERO, Dim, dmax, dmin, to_dim
 from smelt.core.dtype import Array, DType, f32, f64, i64
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Bound, Expr
-from smelt.core.ops.attrs import dims, integer, ints, number
+from smelt.core.ops.attrs import dims, integer, ints
 from smelt.core.ops.rows.resize import tap_weights
 from smelt.core.ops.rows.window import window_extent
 from smelt.core.ops.table import Arg, Attrs, Case, Infer, Op, wants_elements
@@ -23,15 +22,13 @@ from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, in
 FAR_TAP = 4
 """How far outside a position may lie before it is pulled closer; taps reach two elements at most."""
 CUBIC = -0.75
-FEW_SAMPLES = 4
-"""Samples of a bin that are written out."""
 
 
-def _work(dtype: DType) -> DType:
+def work_type(dtype: DType) -> DType:
     return f64 if dtype == f64 else f32
 
 
-def _taps(mode: str, frac: Expr) -> list[tuple[int, Expr]]:
+def taps_of(mode: str, frac: Expr) -> list[tuple[int, Expr]]:
     """(distance from the base, weight) of each tap."""
     weights = tap_weights(mode, frac, CUBIC)
     return list(enumerate(weights, 1 - len(weights) // 2))
@@ -56,7 +53,7 @@ def interpolated(
     def taps(a: int, at: tuple[Dim, ...], weight: Expr | None, g: Dim) -> Expr:
         p = positions[a]
         total: Expr | None = None
-        for away, w in _taps(mode, call("sub", p, call("floor", p))):
+        for away, w in taps_of(mode, call("sub", p, call("floor", p))):
             e = axis(a + 1, (*at, g + away), w if weight is None else call("mul", weight, w))
             total = e if total is None else call("add", total, e)
         assert total is not None
@@ -77,21 +74,21 @@ def _infer_grid(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Ten
     c.same("batch of input and grid", x.shape[0], grid.shape[0])
     c.same("coordinates per position", grid.shape[-1], to_dim(n))
     last = bool(attrs.get("channels_last", False))
-    batch, channels, extents = _parts(x.shape, last)
-    made = _joined(batch, channels, grid.shape[1:-1], last)
+    batch, channels, extents = parted(x.shape, last)
+    made = rejoined(batch, channels, grid.shape[1:-1], last)
     if attrs["padding"] != "zeros":  # positions outside are moved inside
         for a, extent in enumerate(extents, 1 if last else 2):
             wants_elements(c, f"axis {a}", made, extent)
     return (TensorType(x.dtype, made),)
 
 
-def _parts(i: DimIndex, last: bool) -> tuple[Dim, Dim, DimIndex]:
+def parted(i: DimIndex, last: bool) -> tuple[Dim, Dim, DimIndex]:
     """(batch, channel, the other axes) of a shape or an index; last: the channel is its last axis."""
     return (i[0], i[-1], i[1:-1]) if last else (i[0], i[1], i[2:])
 
 
-def _joined(batch: Dim, channel: Dim, others: DimIndex, last: bool) -> DimIndex:
-    """The inverse of _parts."""
+def rejoined(batch: Dim, channel: Dim, others: DimIndex, last: bool) -> DimIndex:
+    """The inverse of parted."""
     return (batch, *others, channel) if last else (batch, channel, *others)
 
 
@@ -110,7 +107,8 @@ def _grid_sample(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operan
     """x at ((g + 1) * n - 1) / 2, or (g + 1) / 2 * (n - 1) with align_corners; g is given last axis first."""
     mode, padding, corners = str(attrs["mode"]), str(attrs["padding"]), bool(attrs["align_corners"])
     last = bool(attrs.get("channels_last", False))
-    work, (_, _, extents), (batch, channel, place) = _work(x.dtype), _parts(x.shape, last), _parts(i, last)
+    (_, _, extents), (batch, channel, place) = parted(x.shape, last), parted(i, last)
+    work = work_type(x.dtype)
     n = len(extents)
 
     def k(v: float) -> Expr:
@@ -134,9 +132,9 @@ def _grid_sample(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operan
     def fetch(*at: Dim) -> Expr:
         if padding == "zeros":
             bounds = tuple(Bound(ZERO, d, e) for d, e in zip(at, extents, strict=True))
-            return x.guarded(_joined(batch, channel, at, last), bounds, const(0, x.dtype))
+            return x.guarded(rejoined(batch, channel, at, last), bounds, const(0, x.dtype))
         inside = tuple(_inside(d, e, padding, corners) for d, e in zip(at, extents, strict=True))
-        return x[_joined(batch, channel, inside, last)]
+        return x[rejoined(batch, channel, inside, last)]
 
     if mode == "nearest" and padding == "reflection":  # what int() of the reference does
         positions = [call("trunc", p) for p in positions]
@@ -159,7 +157,7 @@ def _np_fold(d: int, n: int, padding: str, corners: bool) -> int:
     return min(max(d, 0), n - 1)
 
 
-def _np_taps(p: float, mode: str) -> list[tuple[int, float]]:
+def np_taps(p: float, mode: str) -> list[tuple[int, float]]:
     if mode == "nearest":
         return [(round(p), 1.0)]
     base = math.floor(p)
@@ -197,7 +195,7 @@ def _ref_grid(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
             if padding == "reflection":
                 p = _np_reflect(p, n, corners)
                 p = math.trunc(p) if mode == "nearest" else p
-            rows.append(_np_taps(p, mode))
+            rows.append(np_taps(p, mode))
         for taps in itertools.product(*rows):
             where = [q for q, _ in taps]
             inside = all(0 <= q < n for q, n in zip(where, x.shape[2:], strict=True))
@@ -234,7 +232,7 @@ def _infer_deform(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[T
         c.same(f"channels of the {what}", t.shape[1], channels)
         for a in range(2):
             c.same(f"spatial axis {a} of the {what}", t.shape[2 + a], extents[a])
-    return (TensorType(_work(x.dtype), (x.shape[0], *extents, c.simplify(taps), x.shape[3])),)
+    return (TensorType(work_type(x.dtype), (x.shape[0], *extents, c.simplify(taps), x.shape[3])),)
 
 
 def _deform_columns(
@@ -270,7 +268,7 @@ def _deform_columns(
 def _np_bilinear(x: Array, positions: Sequence[float]) -> Any:
     """x[..., H, W] between elements, zero outside."""
     y = np.zeros(x.shape[:-2], np.float64)
-    for taps in itertools.product(*(_np_taps(p, "linear") for p in positions)):
+    for taps in itertools.product(*(np_taps(p, "linear") for p in positions)):
         at = [q for q, _ in taps]
         if all(0 <= q < n for q, n in zip(at, x.shape[-2:], strict=True)):
             y += x[..., at[0], at[1]] * math.prod(v for _, v in taps)
@@ -295,158 +293,7 @@ def _ref_deform(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
     return (y.astype(types[0].dtype.numpy),)
 
 
-# ---------------------------------------------------------------- roi_align
-
-
-def _infer_roi(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    x, rois, batch, grid = (*args, None)[:4]
-    assert x is not None and rois is not None and batch is not None
-    if grid is not None:
-        if grid.rank != 2 or not grid.dtype.is_int:
-            raise c.fail(f"the numbers of samples are {grid.type}, wanted integers of rank 2")
-        c.same("regions and numbers of samples", rois.shape[0], grid.shape[0])
-        c.same("numbers of samples per region", grid.shape[1], to_dim(2))
-    if x.rank != 4 or rois.rank != 2 or batch.rank != 1:
-        raise c.fail(f"ranks are {x.rank}, {rois.rank} and {batch.rank}, wanted 4, 2 and 1")
-    c.same("regions and batch indices", rois.shape[0], batch.shape[0])
-    c.same("numbers per region", rois.shape[1], to_dim(4))
-    last = bool(attrs.get("channels_last", False))
-    made = _joined(rois.shape[0], _parts(x.shape, last)[1], dims(attrs, "size"), last)
-    for a in (0, 1, 2) if last else (0, 2, 3):
-        wants_elements(c, f"axis {a}", made, x.shape[a])
-    return (TensorType(x.dtype, made),)
-
-
-def _roi_align(
-    t: Trace, i: DimIndex, attrs: Attrs, out: TensorType,
-    x: Operand, rois: Operand, batch: Operand, grid: Operand | None = None,
-) -> Expr:  # fmt: skip
-    """The mean (or maximum) of samples * samples bilinear readings in each bin of the region; with `grid`
-    [regions, 2] of as many as it says down and across, which are no more than `samples`."""
-    extents, scale = dims(attrs, "samples"), number(attrs, "scale")
-    half, largest = bool(attrs["half_pixel"]), attrs["mode"] == "max"
-    work, size, last = _work(x.dtype), dims(attrs, "size"), bool(attrs.get("channels_last", False))
-    (_, _, image), (_, channel, bin_at) = _parts(x.shape, last), _parts(i, last)
-
-    def k(v: float) -> Expr:
-        return const(v, work)
-
-    def count(a: int) -> Expr:
-        return index(extents[a], work) if grid is None else cast(grid[i[0], to_dim(a)], work)
-
-    def edge(column: int) -> Expr:
-        e = call("mul", cast(rois[i[0], to_dim(column)], work), k(scale))
-        return call("sub", e, k(0.5)) if half else e
-
-    def position(a: int, s: Dim) -> Expr:
-        start, end = edge(1 - a), edge(3 - a)
-        span = call("sub", end, start)
-        span = span if half else call("max", span, k(1))
-        step = call("div", span, index(size[a], work))
-        inner = call("div", call("add", index(s, work), k(0.5)), count(a))
-        return call("add", start, call("mul", step, call("add", index(bin_at[a], work), inner)))
-
-    def reading(n: Dim, *s: Dim) -> Expr:
-        outside: Expr | None = None
-        positions = []
-        for a in range(2):
-            p = position(a, s[a])
-            out_ = call("or", call("lt", p, k(-1)), call("gt", p, index(image[a], work)))
-            outside = out_ if outside is None else call("or", outside, out_)
-            positions.append(call("min", call("max", p, k(0)), index(image[a] - 1, work)))
-        assert outside is not None
-        read = _peak if largest else _bilinear
-        return select(outside, k(0), read(t, positions, image, fetch(n)))
-
-    def fetch(n: Dim) -> Callable[..., Expr]:
-        return lambda *at: cast(x[_joined(n, channel, at, last)], work)
-
-    def joined(n: Dim, *own: Dim) -> Expr:
-        if not largest:
-            total = _few(own, lambda *s: reading(n, *s)) or t.sum(own, lambda *s: reading(n, *s))
-            return call("div", total, index(dmax(own[0] * own[1], 1), work))
-        y = t.reduce("max", own, lambda *s: reading(n, *s))
-        return y if grid is None else select(call("lt", index(own[0] * own[1], work), k(1)), k(0), y)
-
-    def pooled(n: Dim) -> Expr:
-        if grid is None:
-            return joined(n, *extents)
-        down, across = (cast(grid[i[0], to_dim(a)], i64) for a in range(2))
-        return t.let(down, 0, extents[0], lambda g: t.let(across, 0, extents[1], lambda h: joined(n, g, h)))
-
-    return cast(t.let(cast(batch[i[0]], i64), 0, x.shape[0] - 1, pooled), x.dtype)
-
-
-def _few(own: Sequence[Dim], reading: Callable[..., Expr]) -> Expr | None:
-    """The sum of a few samples, written out, so that what does not depend on the channel stands before its
-    loop; None of many."""
-    counts = [d.const_or_none or 0 for d in own]
-    if not 1 <= math.prod(counts) <= FEW_SAMPLES:
-        return None
-    every = (reading(*map(to_dim, s)) for s in itertools.product(*map(range, counts)))
-    return functools.reduce(lambda a, b: call("add", a, b), every)
-
-
-def _bilinear(t: Trace, positions: Sequence[Expr], image: DimIndex, fetch: Callable[..., Expr]) -> Expr:
-    def inside(*at: Dim) -> Expr:
-        return fetch(*(dmax(dmin(d, e - 1), 0) for d, e in zip(at, image, strict=True)))
-
-    return interpolated(t, positions, image, "linear", inside)
-
-
-def _peak(t: Trace, positions: Sequence[Expr], image: DimIndex, fetch: Callable[..., Expr]) -> Expr:
-    """The largest of the four weighted neighbours: what the operator's maximum is taken over."""
-    rows = [_taps("linear", call("sub", p, call("floor", p))) for p in positions]
-
-    def at(g: Dim, h: Dim) -> Expr:
-        found: Expr | None = None
-        for (a, v), (b, w) in itertools.product(*rows):
-            row, column = dmin(g + a, image[0] - 1), dmin(h + b, image[1] - 1)
-            e = call("mul", fetch(row, column), call("mul", v, w))
-            found = e if found is None else call("max", found, e)
-        assert found is not None
-        return found
-
-    floors = [cast(call("floor", p), i64) for p in positions]
-    height, width = image[0] - 1, image[1] - 1
-    return t.let(floors[0], 0, height, lambda g: t.let(floors[1], 0, width, lambda h: at(g, h)))
-
-
-def _ref_roi(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
-    x, rois, batch = (np.asarray(a) for a in arrays[:3])
-    fixed, scale = [d.const for d in dims(attrs, "samples")], number(attrs, "scale")
-    given = None if len(arrays) < 4 else arrays[3]
-    half, largest = bool(attrs["half_pixel"]), attrs["mode"] == "max"
-    made = np.zeros([d.const for d in types[0].shape], np.float64)
-    y = made
-    if attrs.get("channels_last", False):
-        x, y = np.moveaxis(x, -1, 1), np.moveaxis(made, -1, 1)
-    for r, ph, pw in np.ndindex(y.shape[0], *y.shape[2:]):
-        box = rois[r].astype(np.float64) * scale - (0.5 if half else 0.0)
-        found: list[Array] = []
-        samples = fixed if given is None else [max(int(n), 0) for n in given[r]]
-        for s in np.ndindex(*samples):
-            taps, skip = [], False
-            for a, o in enumerate((ph, pw)):
-                span = box[3 - a] - box[1 - a]
-                span = span if half else max(span, 1.0)
-                p = box[1 - a] + span / y.shape[2 + a] * (o + (s[a] + 0.5) / samples[a])
-                skip = skip or p < -1 or p > x.shape[2 + a]
-                taps.append(_np_taps(min(max(p, 0), x.shape[2 + a] - 1), "linear"))
-            parts = [
-                x[batch[r], :, min(q, x.shape[2] - 1), min(h, x.shape[3] - 1)].astype(np.float64) * v * w
-                for (q, v), (h, w) in itertools.product(*taps)
-            ]
-            joined = np.max(parts, axis=0) if largest else np.sum(parts, axis=0)
-            found.append(joined * (0 if skip else 1))
-        if found:
-            y[r, :, ph, pw] = np.max(found, axis=0) if largest else np.mean(found, axis=0)
-    return (made.astype(types[0].dtype.numpy),)
-
-
 _GRID = np.array([[[[-1.4, -1], [0.1, 0.9], [0.4, -0.3]], [[0, 0], [1, 1], [0.55, 1.7]]]], np.float32)
-_ROIS = np.array([[0, 0, 4, 5], [1, 2, 9, 3]], np.float32)
-_SAMPLES = np.array([[2, 1], [0, 3]], np.int64)
 _DEFORM: dict[str, Any] = {
     "strides": (1, 1), "dilations": (1, 1), "pads_begin": (ONE, ZERO), "pads_end": (ONE, ZERO),
     "kernel": (to_dim(3), to_dim(2)), "offset_group": 1,
@@ -484,34 +331,5 @@ ROWS: tuple[Op, ...] = (
             ),
         ),
         compute=_deform_columns,
-    ),
-    Op(
-        "roi_align",
-        "x rois batch grid?",
-        _infer_roi,
-        _ref_roi,
-        tuple(
-            Case(
-                ("f32[2, 3, 6, 7]", _ROIS, np.array([1, 0], np.int64), *more),
-                attrs={
-                    "size": (to_dim(2), to_dim(3)), "samples": (to_dim(2), to_dim(3)), "scale": s,
-                    "half_pixel": h, "mode": m,
-                },
-            )
-            for s, h, m, *more in (
-                (1.0, True, "avg"), (0.5, False, "avg"), (1.0, False, "max"), (1.0, True, "avg", _SAMPLES),
-                (0.5, False, "max", _SAMPLES),
-            )
-        ) + tuple(
-            Case(
-                ("f32[2, 6, 7, 3]", _ROIS, np.array([1, 0], np.int64)),
-                attrs={
-                    "size": (to_dim(2), to_dim(3)), "samples": (to_dim(2), to_dim(3)), "scale": 1.0,
-                    "half_pixel": True, "mode": m, "channels_last": True,
-                },
-            )
-            for m in ("avg", "max")
-        ),
-        compute=_roi_align,
     ),
 )  # fmt: skip

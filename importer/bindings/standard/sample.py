@@ -84,12 +84,14 @@ def _roi_align(c: Call) -> Ref:
     default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
     half = c.text("coordinate_transformation_mode", default) == "half_pixel"
     size = tuple(to_dim(c.integer(name, 1)) for name in ("output_height", "output_width"))
-    grid, most = ("", (to_dim(samples),) * 2) if samples > 0 else _samples_of(c, size, half)
-    return c.emit(
-        "roi_align", c.x(0), c.x(1), c.cast(c.x(2), i64), *([grid] if grid else []),
-        size=size, samples=most, scale=c.number("spatial_scale", 1.0), mode=mode,
-        half_pixel=half,
-    )  # fmt: skip
+    own = {"size": size, "scale": c.number("spatial_scale", 1.0), "mode": mode, "half_pixel": half}
+    rois, batches = c.x(1), c.cast(c.x(2), i64)
+    if samples > 0:
+        return c.emit("roi_align", c.x(0), rois, batches, samples=(to_dim(samples),) * 2, **own)
+    counts, most = _samples_of(c, size, half)
+    x = c.builder.transpose(c.x(0), (0, 2, 3, 1))
+    y = c.emit("roi_align_counted", x, rois, batches, counts, samples=most, **own)
+    return c.builder.transpose(y, (0, 3, 1, 2))
 
 
 def _samples_of(c: Call, size: Sequence[Dim], half: bool) -> tuple[Ref, tuple[Dim, ...]]:
