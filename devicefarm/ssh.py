@@ -278,8 +278,18 @@ class SshTransport:
         return client
 
     def _session(self, budget: Budget) -> paramiko.Channel:
-        client = self._connected(budget)
-        transport = client.get_transport()
+        """A new channel. Where it shows that the connection is lost, which nothing had told before, it is one
+        of a new connection: nothing has begun yet."""
+        try:
+            return self._channel(budget)
+        except SmeltError:
+            transport = self._client.get_transport() if self._client else None
+            if transport is None or transport.is_active():
+                raise
+        return self._channel(budget)
+
+    def _channel(self, budget: Budget) -> paramiko.Channel:
+        transport = self._connected(budget).get_transport()
         if transport is None:
             raise infra(f"the link to device '{self.name}' was lost")
         with self._doing("opening a channel", budget):

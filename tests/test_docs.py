@@ -145,6 +145,7 @@ ELSEWHERE = MappingProxyType({
     "entries.md": "test_the_page_on_entries has the models",
     "tune.md": "test_the_page_on_tuning has the file that they write",
     "farm.md": "tests/smelt/test_fleet.py has the boards",
+    "dims.md": "test_the_page_on_sizes has a model with these axes",
 })  # fmt: skip
 
 
@@ -178,7 +179,10 @@ def test_sentences_have_commands() -> None:
     assert {"debug.md", "add-pass.md", "add-target.md"} <= {path.name for path, _ in SAID}
 
 
-@pytest.mark.parametrize(("path", "command"), [pytest.param(p, c, id=f"{p.stem}: {c}") for p, c in SAID])
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [pytest.param(p, c, id=f"{p.stem}: {c}") for p, c in SAID if p.name != "dims.md"],
+)
 def test_commands_in_sentences(path: Path, command: str, folder: Path, tmp_path: Path) -> None:
     own = re.sub(r" -o \S+", "", command)
     run(f"{own} -o {tmp_path / 'out'}" if "smelt compile" in own else own, folder, SMELT_DUMP=str(tmp_path))
@@ -305,6 +309,21 @@ def test_the_page_on_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     exec(code(page, "import smelt\n"), names)
     assert names["logits"].shape == (1, 1, 11)
     assert names["session"].state()["past_key"].shape == (1, 2, 4, 4)
+
+
+def test_the_page_on_sizes(tmp_path: Path) -> None:
+    """Its commands, of a model whose axes are called as there."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", "seq", 64]) for n in ("x", "y"))
+    w = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    graph = helper.make_graph([node], "g", [x], [y], [w])
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(m, tmp_path / "model.onnx")
+    said = [c for p, c in (*TYPED, *SAID) if p.name == "dims.md"]
+    assert len(said) > 2
+    for command in said:
+        out = "" if "-o" in command or "smelt compile" not in command else " -o out"
+        run(command + out, tmp_path)
 
 
 def test_the_page_on_tuning(folder: Path, tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import socket
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import paramiko
 import pytest
 import rig
 
@@ -81,6 +83,25 @@ def test_remote_arguments_are_not_shell_text(sshd: rig.Sshd) -> None:
     done = transport.execute(["echo", "$HOME; rm -rf *", "'"], Budget(LIMITS))
     assert done.out == "$HOME; rm -rf * '\n"
     assert transport.execute(["false"], Budget(LIMITS)).code == 1
+    transport.close()
+
+
+def test_a_connection_that_ends_as_a_channel_is_opened_is_made_again(
+    sshd: rig.Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody had told before that it is lost."""
+    transport, opened, asked = SshTransport("board", sshd.address), paramiko.Transport.open_session, []
+
+    def cut_first(self: paramiko.Transport, **more: Any) -> paramiko.Channel:
+        asked.append(self)
+        if len(asked) == 2:
+            self.close()
+        return opened(self, **more)
+
+    monkeypatch.setattr(paramiko.Transport, "open_session", cut_first)
+    for word in ("one", "two"):
+        assert transport.execute(["echo", word], Budget(LIMITS)).out == f"{word}\n"
+    assert asked[0] is asked[1] is not asked[2]
     transport.close()
 
 

@@ -273,7 +273,10 @@ def _judged(r: ChosenRow, g: Dim, row: _Row) -> tuple[Stmt, ...]:
             r.when(call("eq", r.load(r.cells, 1), const(0, i64)), body),
         )
 
-    return (r.bound(row.cell(o), ZERO, row.room - 1, stays),)
+    def inside(so_far: Dim) -> tuple[Stmt, ...]:
+        return (Block(stays(so_far), guard=(Bound(ZERO, so_far, row.room),)),)
+
+    return (r.bound(row.cell(o), ZERO, dmax(row.room - 1, ZERO), inside),)
 
 
 def _ref_keep(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
@@ -324,15 +327,15 @@ def _listed(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Se
     (y,) = outputs
     assert places and count
     cell = Buffer("found", i64, (ONE,))
-    last = y.shape[0] - 1
+    last = dmax(y.shape[0] - 1, ZERO)
 
     def row(o: DimIndex) -> tuple[Stmt, ...]:
         many, first, j, at = (t.fresh("g") for _ in range(4))
         own: tuple[Expr, ...] = (*(index(d) for d in o), Load(places.name, (*o, j), i64))
         stores = tuple(Store(y.name, (at, to_dim(k)), e) for k, e in enumerate(own))
-        listed = Loop(
-            "serial", str(j), many, (Block(stores, let=((str(at), index(first + j), ZERO, last),)),)
-        )
+        inside = Block(stores, guard=(Bound(ZERO, at, y.shape[0]),))
+        let = ((str(at), index(first + j), ZERO, last),)
+        listed = Loop("serial", str(j), many, (Block((inside,), let=let),))
         body = Block(
             (listed, Store(cell.name, (ZERO,), index(many), accumulate="add")),
             let=((str(first), Load(cell.name, (ZERO,), i64), ZERO, y.shape[0]),),
