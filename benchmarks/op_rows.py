@@ -84,11 +84,6 @@ def regions(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return np.concatenate([start, start + rng.uniform(5, 35, start.shape)], -1).astype(np.float32)
 
 
-def some_order(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Row numbers, each once, in any order: [rows, 1]."""
-    return rng.permutation(shape[0]).reshape(shape).astype(np.int64)
-
-
 # ---------------------------------------------------------------- choices and orders
 
 
