@@ -37,6 +37,7 @@ from smelt.core.passes.quantized import blocks
 from smelt.core.passes.whole_graph import phases, winograd
 from smelt.core.schedule import view
 from smelt.request import Request
+from smelt.targets.llvm import machines
 from smelt.targets.llvm.machines import host
 
 STRATEGIES = "smelt.core.schedule.strategies"
@@ -76,6 +77,12 @@ def product(n: int, k: int, m: int, b: str = "w", rows: str = "N", of: str = "fl
     """[n, k] * [k, m], B a weight or (b="b") given at run time."""
     text = f"({of}[{rows},{k}] x, {of}[{k},{m}] {b}) => ({of}[{rows},{m}] y) {{ y = MatMul(x, {b}) }}"
     return Model(text, {"N": n})
+
+
+def turned(n: int, k: int, m: int) -> Model:
+    """[n, k] * [m, k] turned, both given at run time, in each of 3 heads."""
+    text = f"(float[3,{n},{k}] x, float[3,N,{k}] b) => (float[3,{n},N] y)"
+    return Model(f"{text} {{ t = Transpose<perm = [0, 2, 1]>(b) y = MatMul(x, t) }}", {"N": m})
 
 
 def unary(op: str, n: int) -> Model:
@@ -181,6 +188,7 @@ CHOICES = (
     Choice("SUPPLY", (contraction,), (1, 2, 8), (product(384, 384, 384), product(128, 1536, 384))),
     Choice("SECOND_NEST", (contraction,), (0.0, 1.0), (product(256, 256, 72), product(256, 256, 100))),
     Choice("FEW_ROWS", (contraction,), (8, 16, 128), FEW),
+    Choice("DOT_ROWS", (contraction,), (1, 2, 6, 8), tuple(turned(n, 64, 512) for n in (2, 3, 4, 6, 8))),
     Choice("MANY_ROWS", (contraction,), (1, 1 << 20), tuple(
         product(n, 256, 256, "b", f"{n}") for n in (48, 256))),
     Choice("FAR", (contraction,), (1024, 8192), tuple(
@@ -213,6 +221,9 @@ CHOICES = (
     Choice("MOST_TRANSFORMED_WEIGHT", (winograd,), (0, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
         (128, 28), (256, 28), (512, 7)))),
     Choice("MOST_TILE_ELEMENTS", (winograd,), (16, 216), (inner_convolution(64, 56),)),
+    Choice("AHEAD", (machines,), (0, 1024, 16384), (
+        *(product(n, 2048, 2048) for n in (1, 4, 16, 128)), product(64, 256, 256),
+        convolution(64, 56, 64, 3))),
     Choice("BLOCK_ROWS", (machine,), (12, 24, 96), ROW_PRODUCTS),
     # whether it is one kernel or two
     Choice("NARROW", (fusion_rules,), (0,), (attention(12, 512),)),

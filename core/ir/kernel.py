@@ -23,13 +23,14 @@ ReduceKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmi
 class Buffer:
     """Row-major storage. Register extents must be constants (after tile sizes are substituted).
     layout: of an input that is a weight at every call, and lies so before the kernel runs; shape is then the
-    layout's."""
+    layout's. ahead: how many bytes behind what a vector reads of it the cache is asked for; 0: none."""
 
     name: str
     dtype: DType
     shape: tuple[Dim, ...]
     space: Space = "global"
     layout: Layout | None = None
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ def map_stmt_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
 
 def map_buffer_dims(b: Buffer, fn: DimFn) -> Buffer:
     """fn applied to the extents of a buffer."""
-    return Buffer(b.name, b.dtype, _dims(b.shape, fn), b.space, b.layout)
+    return Buffer(b.name, b.dtype, _dims(b.shape, fn), b.space, b.layout, b.ahead)
 
 
 def map_stmt_dims(s: Stmt, fn: DimFn) -> Stmt:

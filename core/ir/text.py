@@ -27,7 +27,7 @@ kernel   = 'kernel' REF '(' (NAME ':' 'dim' 'in' range),* input,* ')' '->' '(' b
            ['scratch' '(' buffer,* ')'] ['origin' STR] ['hot' '(' case,+ ')'] ['schedule' STR]
            '{' stmt* '}'
 case     = REF '(' (NAME '=' INT),+ ')'                               where dims are so, the kernel REF runs
-input    = buffer ['laid' STR 'of' '[' DIM,* ']']                     a weight's axes: layout.py
+input    = buffer ['laid' STR 'of' '[' DIM,* ']' ['ahead' INT]]       a weight's axes: layout.py
 buffer   = NAME ':' [SPACE] type                                      SPACE: global (scratch) if unsaid
 stmt     = LEVEL NAME 'in' DIM scope                                  unit group lane vector serial unroll
          | 'tiles' LEVEL '(' NAME ',' NAME ')' 'in' DIM ':' ('balanced' | 'greedy') '(' sizes,* ')' scope

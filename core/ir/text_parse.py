@@ -419,7 +419,10 @@ class Parser(Tokens):
             self.expect("dim")
             return DimParam(name, *self.range())
         found = self.buffer()
-        return replace(found, layout=self.layout()) if self.take("laid") else found
+        if not self.take("laid"):
+            return found
+        layout = self.layout()
+        return replace(found, layout=layout, ahead=self.integer() if self.take("ahead") else 0)
 
     def buffer(self, usual: Space = "global") -> Buffer:
         name = self.name()

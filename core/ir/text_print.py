@@ -260,7 +260,8 @@ def buffer_text(b: Buffer, usual: str = "global") -> str:
     text = f"{name_text(b.name)}: {space}{b.dtype}[{', '.join(map(str, b.shape))}]"
     if b.layout is None:
         return text
-    return f"{text} laid {quote(str(b.layout.spec))} of [{', '.join(map(str, b.layout.source))}]"
+    ahead = f" ahead {b.ahead}" if b.ahead else ""
+    return f"{text} laid {quote(str(b.layout.spec))} of [{', '.join(map(str, b.layout.source))}]{ahead}"
 
 
 def print_stmt(s: Stmt, scope: BufferTypes | None = None) -> str:

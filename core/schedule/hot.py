@@ -76,6 +76,17 @@ def points(
     return tuple(found)
 
 
+def steps(kernel: Kernel, machine: Machine) -> tuple[Point, ...]:
+    """The points at which one dim of a scheduled kernel is 1, where it copies an operand as large as before:
+    a step of a decoder multiplies one row by keys whose copy takes longer than the product. Lanes read
+    operands as they lie."""
+    copied = {s for b in kernel.scratch for d in b.shape for s in d.symbols}
+    if not kernel.scratch or machine.has_lanes:
+        return ()
+    rows = (k for k, p in enumerate(kernel.dims) if p.name not in copied and p.low != p.high)
+    return tuple(Point(((k, 1),)) for k in rows if admits(kernel.dims[k], 1))
+
+
 def all_points(found: Iterable[Sequence[Point]]) -> tuple[Point, ...]:
     """All of them, each once: those of more dims first, since the first that fits is taken."""
     return tuple(sorted(dict.fromkeys(p for own in found for p in own), key=lambda p: -len(p.values)))
@@ -124,4 +135,4 @@ def _seconds(kernel: Kernel, machine: Machine) -> float:
     return unit.kernel_seconds("", *amounts(kernel, work(kernel), usual))
 
 
-__all__ = ["Point", "all_points", "points", "specialised"]
+__all__ = ["Point", "all_points", "points", "specialised", "steps"]

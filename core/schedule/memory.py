@@ -68,6 +68,19 @@ def pack(kernel: Kernel, buffer: str, layout: str) -> Kernel:
     return kernel.with_(inputs=inputs, body=tidy(body, facts))
 
 
+def ask_ahead(kernel: Kernel, buffer: str, distance: int) -> Kernel:
+    """x: f32[n/64, k, 64] laid ..  -->  x: f32[n/64, k, 64] laid .. ahead 4096
+
+    Whoever reads a vector of x has the cache asked for what lies `distance` bytes behind it, which changes no
+    value. Only for inputs that lie in panels, which are read from front to back.
+    """
+    what = f"ask_ahead {buffer} {distance}"
+    if not any(b.name == buffer and b.layout is not None for b in kernel.inputs) or distance < 1:
+        raise ScheduleError(what, "no packed input has that name, or the distance is not positive")
+    inputs = (replace(b, ahead=distance) if b.name == buffer else b for b in kernel.inputs)
+    return kernel.with_(inputs=tuple(inputs))
+
+
 def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
     """s(x[k, j])
       -->  scratch p: f32[n/32, k, 32]; for a, b, c { p[a, b, c] = x[b, a*32+c] else 0 };
@@ -338,4 +351,4 @@ def _clamped(d: Dim, names: frozenset[str]) -> tuple[Dim, Dim] | None:
     return None
 
 
-__all__ = ["bind_let", "pack", "stage", "stage_factor", "stage_operand", "unclamp"]
+__all__ = ["ask_ahead", "bind_let", "pack", "stage", "stage_factor", "stage_operand", "unclamp"]

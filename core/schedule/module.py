@@ -25,7 +25,7 @@ from smelt.core.ir.params import intersection, parameter, union
 from smelt.core.ir.rewrite import map_stmt_dims
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import Machine
-from smelt.core.schedule.hot import MOST_POINTS, Point, all_points, points, specialised
+from smelt.core.schedule.hot import MOST_POINTS, Point, all_points, points, specialised, steps
 from smelt.core.schedule.question import Question
 from smelt.core.schedule.recall import Recall, Recalled
 from smelt.core.schedule.strategies import draft
@@ -251,19 +251,23 @@ class _Scheduling:
     ) -> Iterator[tuple[tuple[tuple[str, int], ...], Kernel]]:
         """The kernels that run in the place of a scheduled one at the points of its uses, and the values of
         its dims there. name: the one that it has in messages."""
-        found = all_points(u.hot for u in uses)
-        if not found:
+        if not uses:
             return
         use = reduce(_joined, uses)
-        naive = self.module.kernels[use.kernel]
-        if naive.schedule:
+        naive, machine = self.module.kernels[use.kernel], self.units.get(use.unit, self.machine)
+        asked = all_points(u.hot for u in uses)
+        found = (*asked, *(p for p in steps(scheduled, machine) if p not in asked))
+        if not found or naive.schedule:
             return
-        naive, machine = naive.with_(dims=use.dims), self.units.get(use.unit, self.machine)
+        naive = naive.with_(dims=use.dims)
         for p in found:
             case = specialised(naive, scheduled, p, machine, partial(_asked_of, self._question(use)))
             values = tuple(p.of(naive).items())
-            at = f"{name}: {p.said} ({', '.join(f'{d} = {n}' for d, n in values)})"
-            self.reasons.append(f"{at}: {case if isinstance(case, str) else 'scheduled again'}")
+            if p in asked:
+                at = f"{name}: {p.said} ({', '.join(f'{d} = {n}' for d, n in values)})"
+                self.reasons.append(f"{at}: {case if isinstance(case, str) else 'scheduled again'}")
+            elif not isinstance(case, str) and len(case.scratch) >= len(scheduled.scratch):
+                continue  # it copies there, too
             if not isinstance(case, str):
                 yield values, case.with_(origin=scheduled.origin)
 

@@ -66,6 +66,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "strip_reduce": (reductions.strip_reduce, "viib"),
     "keep": (reductions.keep, "vv"),
     "pack": (memory.pack, "vl"),
+    "ask_ahead": (memory.ask_ahead, "vi"),
     "stage": (memory.stage, "vlv"),
     "stage_factor": (memory.stage_factor, "vvvb"),
     "stage_operand": (memory.stage_operand, "vvvb"),

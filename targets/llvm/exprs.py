@@ -27,6 +27,7 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.rewrite import free_symbols
 from smelt.core.schedule.view import flat_stride
+from smelt.targets.llvm.ahead import Ahead
 from smelt.targets.llvm.builder import FunctionBuilder, Value, type_text
 from smelt.targets.llvm.index import Env, Indexer, Lanes, Split, moves
 from smelt.targets.llvm.intrinsics import emit
@@ -74,6 +75,7 @@ class Exprs:
         self.invariant_loads = True  # LLVM may move loads of read-only memory anywhere
         self._moving: frozenset[str] = frozenset()  # variables that differ between lanes
         self._symbols: dict[int, tuple[Load, frozenset[str]]] = {}
+        self._weights_ahead = Ahead(b)
         self._flat: dict[ElementPlace, Dim] = {}
         self._memo: dict[int, Value] = {}
         self._splits: dict[ElementPlace, Split | None] = {}
@@ -447,6 +449,8 @@ class Exprs:
             look = look.parent
         if found is None:
             found = self.b.at(scope, rhs, elem, lanes, key)
+            if m.buffer.ahead and lanes:
+                self._weights_ahead.after(m.buffer, pointer, scope, elem, lanes)
         return found
 
     def _read_masked(

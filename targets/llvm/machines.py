@@ -41,6 +41,10 @@ def _simd(name: str, bits: int, registers: int, **more: object) -> Machine:
     return replace(Machine(name, bits, registers), **more)  # type: ignore[arg-type]
 
 
+AHEAD = 4096
+"""How far behind what an x86 processor reads of a weight its cache is asked for, in bytes: one page, whose
+address is then looked up in time, too (benchmarks/results/choices.md)."""
+
 # figures: benchmarks/results/units.md
 _AVX512 = _simd(
     "avx512", 512, 32, masked=True, cache_bytes=(32 * 1024, 1024 * 1024),
@@ -90,11 +94,11 @@ def _x86(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
     there = features_of("x86_64", cpu, flags)
     wide, middle = there >= {"avx512f", "avx512vl"}, there >= {"avx2", "fma"}
     if wide:
-        return Cpu(triple, cpu, replace(_AVX512, instructions=x86.rows(16, there)), text)
+        return Cpu(triple, cpu, replace(_AVX512, instructions=x86.rows(16, there), ahead=AHEAD), text)
     if middle:
-        machine = replace(_AVX2, instructions=x86.rows(8, there))
+        machine = replace(_AVX2, instructions=x86.rows(8, there), ahead=AHEAD)
         return Cpu(triple, cpu, machine, text, half="f16c" in there)
-    machine = replace(_SSE4, instructions=x86.rows(4, there))
+    machine = replace(_SSE4, instructions=x86.rows(4, there), ahead=AHEAD)
     return Cpu(triple, cpu, machine, text, half=False, rounding=cpu != "x86-64")
 
 

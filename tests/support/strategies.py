@@ -168,7 +168,8 @@ def laid() -> st.SearchStrategy[Buffer]:
     """Inputs that are weights in a layout."""
     specs = st.sampled_from(["(1/32, 0, 1%32)", "(0)", "(1, 0)"]).map(parse_spec)
     layouts = st.builds(Layout, specs, _seq(dims(), 0, 2))
-    return st.builds(Buffer, BUFFERS, TYPES, _seq(dims(), 0, 2), st.just("global"), layouts)
+    ahead = st.sampled_from([0, 64, 4096])
+    return st.builds(Buffer, BUFFERS, TYPES, _seq(dims(), 0, 2), st.just("global"), layouts, ahead)
 
 
 # ---------------------------------------------------------------- modules

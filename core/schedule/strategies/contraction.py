@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 
 from smelt.core.dim import YES, Dim
 from smelt.core.ir.analysis.scope import kernel_facts
@@ -33,6 +33,9 @@ SECOND_NEST = 0.25
 """What a narrower nest for the last columns takes, in whole vectors."""
 FEW_ROWS = 32
 """With fewer rows B is read in place: packing it costs more than it saves."""
+DOT_ROWS = 4
+"""So many rows times a matrix that lies along its rows are dot products: each costs a sum of lanes, and all of
+them less than a copy of the matrix, turned."""
 FAR = 4096
 """Bytes between reduction steps of B from which reading it in place loses to packing it: one page, so
 that every step misses the TLB and the prefetcher."""
@@ -245,7 +248,7 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
     panels = same and len(axes) == 1 and plain and fits_panels(d, b.index[axes[0]], r, shape.columns)
     if panels and b.buffer in d.constants:
         width = _panel_width(d, b.index[axes[0]], r, shape)
-        d.do("pack", b.buffer, str(panel_spec(b, r, axes[0], width, shape.fit)))
+        _pack(d, b.buffer, panel_spec(b, r, axes[0], width, shape.fit))
         return True
     few = rows is not None and rows < FEW_ROWS
     if v.stride(b, r.column) == 1:
@@ -256,8 +259,8 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
             ways = dict(reversed(ways.items()))
         if not panels or not d.pick("right operand", ways):
             return False
-    elif rows == 1:
-        raise ScheduleError("contraction", "a vector times a matrix along its rows: dot products do better")
+    elif rows is not None and rows <= DOT_ROWS:
+        raise ScheduleError("contraction", "few rows times a matrix along its rows: dot products do better")
     if not panels:
         return False
     name = d.fresh(f"{b.buffer}.panels")
@@ -280,8 +283,20 @@ def _layout_all(d: Draft, r: Roles, shape: Shape) -> bool:
         fit = shape.fit if b == r.b else None
         specs.append((b.buffer, panel_spec(b, r, axes[0], width, fit)))
     for buffer, spec in specs:
-        d.do("pack", buffer, str(spec))
+        _pack(d, buffer, spec)
     return True
+
+
+def _pack(d: Draft, buffer: str, spec: PackSpec) -> None:
+    """A weight in panels. What is longer than the distance is asked for ahead: a few rows multiply a panel
+    faster than memory brings the next one, and do not begin to wait for it before they are done
+    (AHEAD in benchmarks/results/choices.md)."""
+    d.do("pack", buffer, str(spec))
+    b = next(b for b in d.kernel.inputs if b.name == buffer)
+    sizes = [n.const_or_none for n in b.shape]
+    whole = prod(n for n in sizes if n is not None) * b.dtype.bytes
+    if d.machine.ahead and (None in sizes or whole > d.machine.ahead):
+        d.do("ask_ahead", buffer, d.machine.ahead)
 
 
 def _panel_width(d: Draft, index: Dim, r: Roles, shape: Shape) -> int:

@@ -17,7 +17,7 @@ from smelt.core.ir.graph import Graph, Module, Node, Symbol, TensorType, Value, 
 from smelt.core.ir.hot import misfit
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import DimParam, Kernel
-from smelt.core.ir.text import print_module
+from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.verify import verify, verify_text
 from smelt.core.machine import Machine
 from smelt.core.schedule import hot, schedule_module
@@ -156,6 +156,47 @@ def test_a_layout_of_its_own_is_given_up() -> None:
         for c in done.kernels["mm"].hot:
             assert done.kernels[c.kernel].inputs[1] == done.kernels["mm"].inputs[1]
     assert found > 3
+
+
+# ---------------------------------------------------------------- one row
+
+KEYS = """
+  kernel @mm(m: dim in {}..{}, n: dim in 0..512, x: f32[m, 32], k: f32[n, 32]) -> (y: f32[m, n]) {{
+    serial i0 in m {{ serial i1 in n {{ y[i0, i1] = sum k0 in 32 {{ x[i0, k0] * k[i1, k0] }} }} }}
+  }}"""
+
+
+def scores(low: int = 0, high: int = 512, hot_values: str = "") -> Module:
+    """Rows times keys, which lie along their rows."""
+    size, least = ("rows", f"sym rows in {low}..{high}{hot_values}") if low != high else (str(low), "")
+    return parse_module(
+        f'module "m" {{\n  {least}\n  sym keys in 0..512\n{KEYS.format(low, high)}\n'
+        f"  graph @main(%x: f32[{size}, 32], %k: f32[keys, 32]) -> (%y) {{\n"
+        f'    %y = call_kernel(%x, %k) {{dims = [{size}, keys], kernel = "mm"}} : f32[{size}, keys]\n  }}\n}}'
+    )
+
+
+
+def test_what_copies_an_operand_does_not_for_one_row(rng: Any) -> None:
+    """And only there: the keys may be one, too, and the copy would be as large as them."""
+    done = schedule_module(scores(), MACHINE)
+    verify(done, "scheduled")
+    assert cases(done) == [{"m": 1}]
+    general, case = (done.kernels[n] for n in ("mm", "mm_hot"))
+    assert general.scratch and not case.scratch
+    for n in (0, 1, 37):
+        x, k = (rng.standard_normal((rows, 32)).astype(np.float32) for rows in (1, n))
+        (got,) = run_kernel(case, {"m": 1, "n": n}, [x, k])
+        np.testing.assert_allclose(got, x @ k.T, rtol=1e-5, atol=1e-5)
+
+
+def test_one_row_is_made_once_and_only_where_it_may_be() -> None:
+    assert cases(schedule_module(scores(hot_values=" hot (1, 24)"), MACHINE)) == [{"m": 1}, {"m": 24}]
+    assert not cases(schedule_module(scores(2), MACHINE))
+    assert not cases(schedule_module(scores(9, 9), MACHINE))
+    lanes = replace(MACHINE, max_lanes=64, shared_bytes=1 << 14, levels=("group", "lane"))
+    assert not cases(schedule_module(scores(), lanes))
+    assert hot_reasons(scores(), MACHINE) == [], "nobody asked"
 
 
 # ---------------------------------------------------------------- what is not made

@@ -164,3 +164,6 @@ def test_only_a_weight_has_a_layout() -> None:
     broken = kernel.with_(inputs=(x, replace(w, shape=x.shape)))
     with pytest.raises(SmeltError, match=r"K3.*has a layout of shape"):
         verify_kernel(broken, "scheduled")
+    for b in (replace(w, ahead=-64), replace(w, ahead=64, layout=None)):
+        with pytest.raises(SmeltError, match=r"K3.*only weights in a layout are"):
+            verify_kernel(kernel.with_(inputs=(x, b)), "scheduled")

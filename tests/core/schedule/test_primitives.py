@@ -129,6 +129,7 @@ LEGAL: tuple[tuple[Make, str], ...] = (
              "stage_reduce i0.t acc; widen acc p 8; accumulate acc []; bind p vector"),
     (matmul, "pack b (1/8, 0, 1%8)"),
     (matmul, "pack b (1, 0)"),
+    (matmul, "pack b (1/8, 0, 1%8); ask_ahead b 4096"),
     (matmul, "stage b (1/8, 0, 1%8) panels"),
     (matmul, "stage a (0/4, 1, 0%4) panels"),
     (maximum, "stage_reduce i0 acc; accumulate acc [k2 k1]"),
@@ -227,6 +228,8 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "", "pack y (0, 1)", "no input"),
     (matmul, "", "pack b (0, 1, 1)", "cover source axis"),
     (matmul, "pack b (1, 0)", "pack b (1, 0)", "packed already"),
+    (matmul, "", "ask_ahead b 4096", "no packed input has that name"),
+    (matmul, "pack b (1, 0)", "ask_ahead b 0", "the distance is not positive"),
     (matmul, "", "stage y (0, 1) p", "no readable"),
     (softmax, "stage_reduce i0 acc; keep acc1 y", "keep acc y", "read already"),
     (rows, "", "bind_let i1", "no data-dependent"),
@@ -393,11 +396,11 @@ def test_tiles_keep_their_sizes() -> None:
 
 
 def test_pack_leaves_its_layout() -> None:
-    done = apply(matmul(), parse("pack b (1/8, 0, 1%8)"))
+    done = apply(matmul(), parse("pack b (1/8, 0, 1%8); ask_ahead b 4096"))
     assert [str(b.layout) for b in done.inputs] == ["None", "(1/8, 0, 1%8) of [k, 20]"]
     assert tuple(map(str, done.inputs[1].shape)) == ("3", "k", "8")
     text = print_kernel(done)
-    assert 'b: f32[3, k, 8] laid "(1/8, 0, 1%8)" of [k, 20]' in text
+    assert 'b: f32[3, k, 8] laid "(1/8, 0, 1%8)" of [k, 20] ahead 4096' in text
     assert parse_kernel(text) == done
 
 
