@@ -34,8 +34,8 @@ SECOND_NEST = 0.25
 FEW_ROWS = 32
 """With fewer rows B is read in place: packing it costs more than it saves."""
 DOT_ROWS = 4
-"""So many rows times a matrix that lies along its rows are dot products: each costs a sum of lanes, and all of
-them less than a copy of the matrix, turned."""
+"""So many rows times a matrix that lies along its rows are dot products: each costs a sum of lanes, and all
+of them less than a copy of the matrix, turned."""
 FAR = 4096
 """Bytes between reduction steps of B from which reading it in place loses to packing it: one page, so
 that every step misses the TLB and the prefetcher."""
