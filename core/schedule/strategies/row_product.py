@@ -32,6 +32,8 @@ def row_product(d: Draft, root: str) -> None:
     if block_roles(v) is not None:
         raise ScheduleError("row_product", "the sums are of blocks of a product: its columns share none")
     groups, row, inner = _loops(v, left, right)
+    if row is None and not inner:  # one row and one column: the product is a nest all the same
+        inner = [d.enclose(v.vars[0])]
     d.order(*groups, *([row] if row else []), *inner)
     if row is not None:
         groups.append(f"{row}.c")
