@@ -10,6 +10,7 @@ import argparse
 import collections
 import contextlib
 import os
+import random
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from drawn_builds import hot_dims, sizes_of, small_kernels_too
 from fuzz_doubt import contested, difference, unstable
 from fuzz_draw import draw
 from fuzz_graph import Array, Found
@@ -27,14 +29,19 @@ from fuzz_shrink import script, shrink
 from isolated import HANG, isolated
 from oracle import plain_session
 
+from smelt.request import Request
+
 
 @dataclass(frozen=True)
 class Options:
-    """How to compile and run: what a verdict depends on besides the model."""
+    """How to compile and run: what a verdict depends on besides the model. hot: with hot sizes. twice: as two
+    entries of a bundle, one of which is for the first size alone."""
 
     opt: int = 3
     threads: int = 1
     target: str = "host"
+    hot: bool = False
+    twice: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,6 @@ def judge(found: Found, options: Options = Options()) -> Verdict:
     """Compile, run at every size and at the first again, compare. Raises nothing of smelt's."""
     from smelt.compiler import compile_here
     from smelt.core.diag import SmeltError
-    from smelt.driver import Request
     from smelt.session import load
 
     oracle = plain_session(found.model)
@@ -69,21 +75,23 @@ def judge(found: Found, options: Options = Options()) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder) / "m.onnx"
         onnx.save(found.model, path)
-        request = Request(
-            source=str(path), target=options.target, opt=options.opt, output=f"{folder}/out", runner=False
-        )
         try:
-            bundle = compile_here(request)
+            with small_kernels_too():
+                bundle = compile_here(_request(found, options, str(path), f"{folder}/out"))
         except SmeltError as e:
             outcome = "internal" if e.kind == "internal" else "refused"
             return Verdict(outcome, f"compile {e.kind}: {e.message.splitlines()[0][:150]}", str(e))
         except Exception as e:
             return Verdict("internal", f"compile {type(e).__name__} {_site(e)}", traceback.format_exc())
         runner = load(bundle, threads=options.threads)
-        for feed in (*found.feeds, found.feeds[0]):
+        runs = [(runner, feed) for feed in (*found.feeds, found.feeds[0])]
+        if options.twice:
+            runs = [(runner["any"], feed) for _, feed in runs]
+            runs.insert(2, (runner["one"], found.feeds[0]))
+        for entry, feed in runs:
             wanted = oracle.run(names, feed)
             try:
-                got = runner.run(names, feed)
+                got = entry.run(names, feed)
             except SmeltError as e:
                 return Verdict("refused", f"run {e.kind}: {e.message[:150]}", f"{e}\nshapes {_shapes(feed)}")
             for name, g, w in zip(names, got, wanted, strict=True):
@@ -96,6 +104,19 @@ def judge(found: Found, options: Options = Options()) -> Verdict:
                     return Verdict("mismatch", "mismatch", f"output '{name}' at {_shapes(feed)}: {text}")
         runner.close()
     return Verdict("ok")
+
+
+def _request(found: Found, options: Options, path: str, output: str) -> Request:
+    """The compile of a model in a file."""
+    sizes = sizes_of(found.model, found.feeds)
+    rng = random.Random(str(sizes))
+    dims = hot_dims(rng, sizes) if options.hot else {}
+    if options.twice:
+        dims |= {f"one/{name}": own[0] for name, own in sizes.items()}
+    entries = (("any", path), ("one", path)) if options.twice else ()
+    return Request(
+        path, options.target, dims=dims, opt=options.opt, output=output, runner=False, entries=entries
+    )
 
 
 def _site(e: BaseException) -> str:
@@ -143,10 +164,12 @@ def _as_bytes(f: Found | None) -> Any:
 
 
 def options_of(seed: int) -> Options:
-    """Levels, threads and instruction sets take turns."""
+    """Levels, threads, instruction sets, hot sizes and entries take turns."""
     level = (3, 3, 3, 3, 3, 0, 1, 2)[seed % 8]
     target = "x86_64-linux:x86-64-v3" if seed % 5 == 1 and os.uname().machine == "x86_64" else "host"
-    return Options(level, 2 if seed % 3 == 1 else 1, target)
+    if seed % 11 == 3 and target == "host" and os.uname().machine == "x86_64":
+        target = "x86"  # for several processors
+    return Options(level, 2 if seed % 3 == 1 else 1, target, hot=seed % 3 == 2, twice=seed % 13 == 5)
 
 
 # ---------------------------------------------------------------- many models

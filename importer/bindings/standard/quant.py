@@ -49,7 +49,9 @@ def _blocks(c: Call, ref: Ref, axis: int, block: int) -> Ref:
 
 
 def _is_blocked(c: Call) -> bool:
-    return bool(c.integer("block_size", 0)) and not all(d.const_or_none == 1 for d in c.shape(1))
+    """Whether scales are of blocks; a single one may be, where it has an axis for each of the input's."""
+    single = c.type(1).rank < 2 and all(d.const_or_none == 1 for d in c.shape(1))
+    return bool(c.integer("block_size", 0)) and not single
 
 
 def _parameter(c: Call, ref: Ref, extent: Dim = ONE) -> Ref:
