@@ -160,8 +160,10 @@ def _look_at_all(
 
 
 def _look(client: RunnerClient, bundle: Bundle, case: RunCase, seen: dict[str, _Seen]) -> None:
-    """Add a case: the time of each kernel, the least of a few runs, and the dims of its launches."""
+    """Add a case: the time of each kernel, the least of a few runs, and the dims of its launches. All runs
+    begin at the start of the state, as those of a profile do."""
     names, probes = kernel_names(bundle.manifest["kernels"]), bundle.manifest["probes"]
+    client.reset_state()
     client.run(case.tensors, outputs=False)
     least: dict[str, int] = {}
     for _ in range(PROFILED_RUNS):
@@ -169,6 +171,7 @@ def _look(client: RunnerClient, bundle: Bundle, case: RunCase, seen: dict[str, _
             least[k.name] = min(least.get(k.name, k.ns), k.ns)
     for name, ns in least.items():
         seen.setdefault(names.get(name, name), _Seen()).ns += ns
+    client.reset_state()
     for launch in client.trace().launches:
         if launch.site < len(probes["sites"]):
             callee = probes["sites"][launch.site]["callee"]

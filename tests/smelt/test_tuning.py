@@ -140,6 +140,23 @@ INSIDE = f"""kernel @inside({SIGNATURE}) -> (y: f32[d0, 80])
 """Of its dims, an input tells the second one; ceil(d0/16) rows tell no d0."""
 
 
+def test_a_state_is_at_its_start_in_every_run(tmp_path: Path) -> None:
+    """The mask fits no other."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[n,64] x, float[past,64] old, float[all] mask)
+        => (float[n,all] y, float[all,64] new)
+        { new = Concat<axis = 0>(old, x)  t = Transpose<perm = [1, 0]>(new)  p = MatMul(x, t)
+          y = Add(p, mask) }"""
+    made = onnx.parser.parse_model(text)
+    made.graph.input[2].type.tensor_type.shape.dim[0].dim_param = "past + n"
+    onnx.save(made, str(tmp_path / "m.onnx"))
+    given: dict[str, Any] = {"threads": 1, "state": {"old": "new"}, "dims": {"past": (4, 64)}}
+    bundle = smelt.compile(tmp_path / "m.onnx", output=tmp_path / "out", **given)
+    found = find_jobs(Request(str(tmp_path / "m.onnx"), **given), bundle, count=3)
+    product = next(j for j in found if j.name.startswith("matmul"))
+    rows = {n for n, _ in product.sizes}
+    assert len(rows) == 3 and set(product.sizes) <= {(n, n + 4) for n in rows} | {(n, 4) for n in rows}
+
+
 def test_dims_that_no_input_tells_are_fed(whom: Subject) -> None:
     """Inputs whose shapes tell too little are fed flat; candidates of the kernel compile, and agree."""
     question = Question(parse_kernel(INSIDE).with_(name=""))
