@@ -309,11 +309,13 @@ def disjoint_writes(s: Parallel, facts: Facts, shapes: Mapping[str, Buffer]) -> 
 
 
 def _apart_in_pairs(s: Parallel, buffer: str, facts: Facts, shapes: Mapping[str, Buffer]) -> bool:
-    """Whether each two accesses of a buffer, one of them a store, are `separated`."""
+    """Whether each two accesses of a buffer, one of them a store, are `separated`, or one is never made."""
     twin = freshen(s, bound_symbols(s))
     pairs = match_parallel(parallel_chain(s), parallel_chain(twin))
     assert pairs is not None
-    left, right = ([x for x in accesses(t) if x.buffer == buffer] for t in (s, twin))
+    left, right = (
+        [x for x in accesses(t) if x.buffer == buffer and x.may_run(facts)] for t in (s, twin)
+    )
     for n, x in enumerate(left):
         for m, y in enumerate(right):
             if not x.is_store or (y.is_store and m < n):

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal, NoReturn
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import NO, YES, Dim, Facts, Truth, product, to_dim
+from smelt.core.dim import NO, YES, Dim, Facts, Truth, product
 from smelt.core.dtype import DType, bool_
 from smelt.core.ir.analysis.scope import Access, accesses, enter, holding, kernel_buffers, kernel_facts
 from smelt.core.ir.edges import PARALLEL, disjoint_writes
@@ -404,7 +404,7 @@ def out_of_bounds(a: Access, b: Buffer, facts: Facts, inner: Facts) -> tuple[int
             if any(_inside_bound(inner, g) is NO for g in a.guard):
                 return None  # never happens
             truth = _inside_guarded(inner, d, extent, a.guard)
-        if truth is not YES and not _may_run(a, facts):
+        if truth is not YES and not a.may_run(facts):
             return None
         if truth is NO and extent == 0 and not a.is_store:
             truth = Truth.UNKNOWN  # that it is never read, a check of the graph may know alone
@@ -437,20 +437,6 @@ def _inside_guarded(facts: Facts, d: Dim, extent: Dim, guard: Sequence[Bound]) -
 
 def _inside_bound(facts: Facts, g: Bound) -> Truth:
     return _inside(facts, g.index - g.low, g.high - g.low)
-
-
-def _may_run(a: Access, facts: Facts) -> bool:
-    """False when some loop around the access is proved empty."""
-    for b in a.binders:
-        extents: list[Dim] = []
-        if isinstance(b, tuple):
-            extents = [x.extent for x in b]
-        elif isinstance(b, Loop | Tiles):
-            extents = [b.extent]
-        if any(facts.prove_le(x, to_dim(0)) is YES for x in extents):
-            return False
-        facts = enter(facts, b)
-    return True
 
 
 def _parallel(body: Sequence[Stmt], scope: _Scope, buffers: Mapping[str, Buffer], chained: str = "") -> None:

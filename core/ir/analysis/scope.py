@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from smelt.core.dim import Dim, Facts, sym
+from smelt.core.dim import YES, Dim, Facts, sym, to_dim
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -109,6 +109,19 @@ class Access:
         for b in self.binders:
             facts = enter(facts, b)
         return facts
+
+    def may_run(self, facts: Facts) -> bool:
+        """False when some loop around the access is proved empty; facts are those outside of all binders."""
+        for b in self.binders:
+            extents: list[Dim] = []
+            if isinstance(b, tuple):
+                extents = [x.extent for x in b]
+            elif isinstance(b, Loop | Tiles):
+                extents = [b.extent]
+            if any(facts.prove_le(x, to_dim(0)) is YES for x in extents):
+                return False
+            facts = enter(facts, b)
+        return True
 
 
 def expr_accesses(

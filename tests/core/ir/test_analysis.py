@@ -230,6 +230,9 @@ def _last(start: str, vectors: str) -> str:
         ("group v in 4 { serial w in n { serial c in 3 { t[8*w + 2*v + c, 0] = x[0, 0] } } }", ("t",)),
         ("group v in 5 { serial w in n { serial c in 2 { t[8*w + 2*v + c, 0] = x[0, 0] } } }", ("t",)),
         ("group i in 1 { t[0, 0] = x[0, 0] }", ()),
+        ("group i in 0 { t[0, i + 1] = t[0, i] }", ()),  # no instance
+        ("group i in n { serial j in 0 { t[0, j] = x[0, 0] } }", ()),
+        ("group i in n { serial j in 1 { t[0, j] = x[0, 0] } }", ("t",)),
         ("group i in n { group j in m { t[i, j] = x[i, j] } }", ()),
         ("group i in n { group j in m { t[i, 0] = x[i, j] } }", ("t",)),
         ("vector i in 8 { t[0, 0] add= x[i, 0] }", ()),  # a declared reduction
