@@ -47,8 +47,9 @@ help:
 	@echo "make chaos         500 faults to a fleet of emulated boards that is at work: links, servers, agents, disks and"
 	@echo "                   clocks; each job must end once, and the fleet be whole (seed=0 count=500)"
 	@echo "make sanitize      ONNX's backend cases with code and runtime under AddressSanitizer and UBSan"
-	@echo "                   (forms=static,dynamic,strict,extents,others share=100, in per cent; extents: axes of 2^62"
-	@echo "                   in these cases, others: in forms of com.microsoft's and ai.onnx.ml's ops)"
+	@echo "                   (forms=static,dynamic,strict,extents,others,drawn share=100, in per cent; extents: axes of"
+	@echo "                   2^62 in these cases, others: in forms of com.microsoft's and ai.onnx.ml's ops, drawn: models"
+	@echo "                   of the attacks, from seed=0 on)"
 	@echo "make bless         write what the golden tests produce into tests/golden, and docs/files.md"
 	@echo "make setup         make $(VENV) with everything for development"
 	@echo "make test-gpu      the tests of devices on what this machine has, large models, too"
@@ -138,7 +139,8 @@ fuzz-farm: $(READY)
 	done; exit $$status
 
 sanitize: $(READY)
-	$(BIN)/python tests/support/sanitizer.py --forms $(or $(forms),static,dynamic,strict,extents,others) --share $(or $(share),100)
+	$(BIN)/python tests/support/sanitizer.py --forms $(or $(forms),static,dynamic,strict,extents,others,drawn) --share $(or $(share),100) \
+	  --seed $(or $(seed),0)
 
 chaos: $(READY)
 	@.ci/emulators --quiet || true

@@ -1,17 +1,19 @@
 """Models in, reports of memory errors out: generated code and runtime under AddressSanitizer, the runtime
 under UndefinedBehaviorSanitizer as well.
 
-python tests/support/sanitizer.py [--forms static,dynamic,strict,extents,others] [--share PERCENT]
-Each case of onnx.backend.test, and (others) each form of an op of com.microsoft and ai.onnx.ml, is compiled
-as always; then its code is built once more with every load and store checked, put in the bundle's place,
-and run in a process of its own: on the case's data, on the same data with integers that lie far outside,
-and (extents, others) with axes and sizes that no memory holds. The runtime's memory comes from an allocator
-with forbidden zones.
+python tests/support/sanitizer.py [--forms static,dynamic,strict,extents,others,drawn] [--share PERCENT]
+Each case of onnx.backend.test, (others) each form of an op of com.microsoft and ai.onnx.ml, and (drawn)
+models of the generators of tests/attack, some with hot sizes, is compiled as always; then its code is built
+once more with every load and store checked, put in the bundle's place, and run in a process of its own: on
+the case's data, on the same data with integers that lie far outside, and (extents, others) with axes and
+sizes that no memory holds. The runtime's memory comes from an allocator with forbidden zones.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import math
 import os
 import pickle
 import re
@@ -19,19 +21,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
+import drawn_builds
 import extents
 import numpy as np
+import onnx
 from installed import program_path
 
 import smelt.compiler as compiler
 from smelt.core.diag import SmeltError
 from smelt.core.naming import Names
+from smelt.request import DimSpec
 from smelt.targets.platform import zig_directory
 from smelt.targets.toolchain import runtime_dir
 
@@ -45,6 +52,9 @@ ASAN = "detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=256:ab
 FEEDS = 24
 """Feeds with extreme extents for a case."""
 OTHERS = "others"
+DRAWN, DRAWN_BY = "drawn", ("attention", "convolutions", "fourier", "packed", "regions", "windows")
+DRAWN_SEEDS = 100
+"""Of each generator."""
 PIECE = 60
 """Cases in one process."""
 PATIENCE = 2400
@@ -117,7 +127,9 @@ class Workshop:
             link = [str(GCC), "-shared", "-fsanitize=address,undefined", str(made), *self.objects]
             subprocess.run([*link, "-o", str(out), "-ldl", "-lpthread", "-lm"], check=True)
 
-    def bundle(self, source: Path, out: Path, opt: int = 3) -> None:
+    def bundle(
+        self, source: Path, out: Path, opt: int = 3, dims: Mapping[str, DimSpec] = MappingProxyType({})
+    ) -> None:
         """A bundle whose library is checked. Raises SmeltError."""
         texts: dict[str, str] = {}
         target = compiler.cpu_target()
@@ -142,9 +154,11 @@ class Workshop:
             mock.patch.object(compiler, "cpu_target", cpu_target),
             mock.patch.object(compiler, "build_library", build_library),
         ):
-            compiler.compile_here(
-                compiler.Request(str(source), output=str(out), opt=opt, name="model", runner=False)
+            request = compiler.Request(
+                str(source), output=str(out), opt=opt, dims=dims, name="model", runner=False
             )
+            with drawn_builds.small_kernels_too() if dims else nullcontext():
+                compiler.compile_here(request)
 
 
 # ---------------------------------------------------------------- running
@@ -249,7 +263,8 @@ def backend_work(shop: Workshop, cases: Iterable[tuple[str, Any]], folder: Path)
         here.mkdir()
         (here / "m.onnx").write_bytes(case.model.SerializeToString())
         try:
-            shop.bundle(here / "m.onnx", here / "out")
+            made = case.build if form == DRAWN else drawn_builds.Build()
+            shop.bundle(here / "m.onnx", here / "out", made.opt, made.dims)
         except SmeltError:
             continue
         names = [v.name for v in case.model.graph.input]
@@ -257,9 +272,32 @@ def backend_work(shop: Workshop, cases: Iterable[tuple[str, Any]], folder: Path)
         yield Work(name, str(here / "out"), feeds, FEEDS if form in ("extents", OTHERS) else 0)
 
 
-def chosen(forms: Sequence[str], share: float, only: str = "") -> list[tuple[str, Any]]:
+@dataclass(frozen=True)
+class DrawnCase:
+    """A drawn model as a case: feeds in the order of its inputs."""
+
+    name: str
+    model: onnx.ModelProto
+    data: Sequence[tuple[list[Any]]]
+    build: drawn_builds.Build
+
+
+def drawn_cases(share: float, only: str, seed: int) -> Iterator[DrawnCase]:
+    """The same share of the seeds of each generator, from `seed` on."""
+    sys.path.append(str(Path(__file__).parents[1] / "attack"))
+    for generator in DRAWN_BY:
+        module = importlib.import_module(f"attack_{generator}")
+        for s in range(seed, seed + math.ceil(DRAWN_SEEDS * share / 100)):
+            if only in f"{generator}-{s}":
+                made = module.drawn(s)
+                names = [v.name for v in made.model.graph.input]
+                data = [([feed[n] for n in names],) for feed in made.feeds]
+                yield DrawnCase(f"{generator}-{s}", made.model, data, made.build)
+
+
+def chosen(forms: Sequence[str], share: float, only: str = "", seed: int = 0) -> list[tuple[str, Any]]:
     """A share (in per cent) of the cases in each form, by hash. extents: strict, with extreme extents fed;
-    others: the same of ops that ONNX has no cases of."""
+    others: the same of ops that ONNX has no cases of; drawn: by seed."""
     from other_ops import other_cases
 
     from smelt.conformance.cases import bucket, in_form, shipped
@@ -267,14 +305,15 @@ def chosen(forms: Sequence[str], share: float, only: str = "") -> list[tuple[str
     def taken(name: str, form: str) -> bool:
         return only in name and (bucket(f"{form}:{name}") * 100 + bucket(f"{name}/{form}")) < share * 100
 
-    in_forms = [(f, s) for f in forms if f != OTHERS for s in shipped() if taken(s.name, f)]
+    in_forms = [(f, s) for f in forms if f not in (OTHERS, DRAWN) for s in shipped() if taken(s.name, f)]
     found: list[tuple[str, Any]] = [(f, in_form(s, "strict" if f == "extents" else f)) for f, s in in_forms]  # type: ignore[arg-type]
     others = other_cases() if OTHERS in forms else ()
-    return found + [(OTHERS, c) for c in others if taken(c.name, OTHERS)]
+    found += [(OTHERS, c) for c in others if taken(c.name, OTHERS)]
+    return found + [(DRAWN, c) for c in (drawn_cases(share, only, seed) if DRAWN in forms else ())]
 
 
 def campaign(
-    forms: Sequence[str], share: float, only: str = "", log: Any = None
+    forms: Sequence[str], share: float, only: str = "", log: Any = None, seed: int = 0
 ) -> tuple[int, dict[str, str]]:
     """(cases that ran, findings) of the backend's cases."""
     count, found = 0, {}
@@ -282,7 +321,7 @@ def campaign(
         base = Path(folder)
         (base / "shop").mkdir()
         shop = Workshop(base / "shop")
-        cases = chosen(forms, share, only)
+        cases = chosen(forms, share, only, seed)
         for first in range(0, len(cases), PIECE):
             items = list(backend_work(shop, cases[first : first + PIECE], base))
             count += len(items)
@@ -302,9 +341,10 @@ def campaign(
 def main() -> int:
     """The command line; exit code 1 when something was found, 3 when this machine cannot look."""
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--forms", default="static,dynamic,strict,extents,others")
+    p.add_argument("--forms", default="static,dynamic,strict,extents,others,drawn")
     p.add_argument("--share", type=float, default=100)
     p.add_argument("--only", default="")
+    p.add_argument("--seed", type=int, default=0, help="the first one of drawn models")
     p.add_argument("--work", help=argparse.SUPPRESS)
     args = p.parse_args()
     if args.work:
@@ -313,7 +353,7 @@ def main() -> int:
     if missing():
         print(missing())
         return 3
-    count, found = campaign(args.forms.split(","), args.share, args.only, sys.stdout)
+    count, found = campaign(args.forms.split(","), args.share, args.only, sys.stdout, args.seed)
     print(f"{count} cases ran, {len(found)} findings: {', '.join(sorted(found))}")
     return 1 if found else 0
 
