@@ -182,11 +182,11 @@ def test_resize() -> None:
 
 
 DRAWN: dict[str, tuple[Callable[[int], Outcome], int]] = {
-    "windows": (attack_windows.attack, 16),
-    "convolutions": (attack_convolutions.attack, 4),
-    "regions": (attack_regions.attack, 6),
-    "fourier": (attack_fourier.attack, 3),
-    "packed": (attack_packed.attack, 4),
+    "windows": (attack_windows.attack, 12),
+    "convolutions": (attack_convolutions.attack, 3),
+    "regions": (attack_regions.attack, 4),
+    "fourier": (attack_fourier.attack, 2),
+    "packed": (attack_packed.attack, 3),
     "decoding": (attack_decoding.attack, 1),
 }
 """Generators of models that are built in drawn ways, with how many seeds of each are run here."""
