@@ -85,6 +85,13 @@ FOUND: dict[str, tuple[Case, Any]] = {
         ),
         [[1.5], [-1.5], [3]],
     ),
+    "boxes whose scores are masked, and no least score": (
+        Case(
+            "NonMaxSuppression",
+            (f(0, 0, 1, 1, 2, 2, 3, 3).reshape(1, 2, 4), f(-INF, 0.5).reshape(1, 1, 2), np.array([9])),
+        ),
+        [[0, 0, 1], [0, 0, 0]],
+    ),
     "bfloat16 as bytes": (Case("Cast", (f(256, -1, NAN, dtype=BFLOAT16),), {"to": 2}), [255, 0, 0]),
     "a sum of three halves is rounded once": (
         Case("Sum", (f(2048, dtype=np.float16), f(1, dtype=np.float16), f(1, dtype=np.float16))),

@@ -85,11 +85,12 @@ def _overlap(a: Sequence[Expr], area: Expr, b: Sequence[Expr]) -> Expr:
 
 
 def _keep(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
-    """Best first: a box stays when its score is high enough, it overlaps none that stays too much, and there
-    is room. Scores are put in order as far as they are asked for: into BYTE parts by their keys, and within a
-    part when its turn comes. O(n) for n boxes, and O(n) for each box that stays."""
-    boxes, scores, overlap, least = inputs
-    assert boxes and scores and overlap and least
+    """Best first: a box stays when its score is above the least one (a number, where none is given), it
+    overlaps none that stays too much, and there is room. Scores are put in order as far as they are asked
+    for: into BYTE parts by their keys, and within a part when its turn comes. O(n) for n boxes, and O(n) for
+    each box that stays."""
+    boxes, scores, overlap, least = (*inputs, None)[:4]
+    assert boxes and scores and overlap
     places, count = outputs
     rows, n, room = scores.shape[:2], scores.shape[2], places.shape[-1]
 
@@ -130,11 +131,14 @@ def _keep(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
     return Nest(nest_over(t, rows, row), used)
 
 
-def _candidates(r: ChosenRow, least: Buffer) -> tuple[Stmt, ...]:
-    """The keys and positions of all scores above the least, and how many there are in cell 0."""
+def _candidates(r: ChosenRow, least: Buffer | None) -> tuple[Stmt, ...]:
+    """The keys and positions of all scores above the least (of all that are numbers, where there is none),
+    and how many there are in cell 0."""
     whole = r.count // CANDIDATES
 
     def high(p: Dim) -> Expr:
+        if least is None:
+            return call("eq", r.element(p), r.element(p))
         return call("gt", r.element(p), Load(least.name, (), f32))
 
     def enter(p: Dim) -> tuple[Stmt, ...]:
@@ -280,7 +284,9 @@ def _judged(r: ChosenRow, g: Dim, row: _Row) -> tuple[Stmt, ...]:
 
 
 def _ref_keep(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorType]) -> Sequence[Array]:
-    boxes, scores, overlap, least = (np.asarray(a) for a in arrays)
+    boxes, scores, overlap = (np.asarray(a) for a in arrays[:3])
+    least = arrays[3] if len(arrays) > 3 else None
+    good = ~np.isnan(scores) if least is None else scores > least
     low, high = boxes[..., :2], boxes[..., 2:]
     half = high * np.float32(0.5)
     ends = (low - half, low + half) if attrs["centred"] else (np.minimum(low, high), np.maximum(low, high))
@@ -292,7 +298,7 @@ def _ref_keep(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
         kept: list[Array] = []
         for g in np.argsort(-scores[batch, c], kind="stable"):
             box = boxes[batch, g]
-            if not scores[batch, c, g] > least or len(kept) >= room:
+            if not good[batch, c, g] or len(kept) >= room:
                 continue
             if not any(_ref_overlap(q, box) > overlap for q in kept):
                 places[batch, c, len(kept)] = g
@@ -374,6 +380,7 @@ _BOXES = np.array(
     [[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, -0.1, 1, 0.9], [0, 10, 1, 11], [2, 2, 3, 3]]], np.float32
 )
 _SCORES = np.array([[[0.75, 0.6, 0.5, 0.9, 0.1]]], np.float32)
+_MASKED = np.array([[[0.75, -np.inf, np.nan, 0.9, -np.inf]]], np.float32)
 _TIED = (
     np.where(np.arange(90) % 7 == 3, np.nan, np.arange(90) * 37 % 11 - 5).astype(np.float32).reshape(1, 2, 45)
 )
@@ -398,7 +405,7 @@ def _tied_case(room: int, overlap: float, least: float, centred: bool = False) -
 ROWS: tuple[Op, ...] = (
     Op(
         "nms_keep",
-        "boxes scores overlap least",
+        "boxes scores overlap least?",
         _infer_keep,
         _ref_keep,
         (
@@ -409,6 +416,7 @@ ROWS: tuple[Op, ...] = (
             _tied_case(45, 0.2, -np.inf),
             _tied_case(7, 0.9, 0.5),
             _tied_case(40, 0.2, -3.0, True),
+            Case((_BOXES, _MASKED, np.array(0.95, np.float32)), attrs={"room": to_dim(5), "centred": False}),
         ),
         nest=_keep,
         span=_span_kept,

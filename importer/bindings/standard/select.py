@@ -165,7 +165,8 @@ def _non_max_suppression(c: Call) -> Ref:
     c.engine.same("coordinates of a box", c.shape(0)[2], to_dim(4))
     c.engine.same("batch of boxes and scores", c.shape(0)[0], c.shape(1)[0])
     n = c.engine.same("number of boxes", c.shape(0)[1], c.shape(1)[2])
-    limits = (_scalar(c, 3, np.zeros((), np.float32)), _scalar(c, 4, np.full((), -np.inf, np.float32)))
+    limits = [_scalar(c, 3, np.zeros((), np.float32))]
+    limits += [b.reshape(c.x(4), ())] if c.has(4) else []  # without one -inf is as good a score as any
     room = _room(c, n)
     attrs: dict[str, Attr] = {"room": room, "centred": c.flag("center_point_box")}
     places, count = c.emit_many("nms_keep", [boxes, scores, *limits], attrs)
