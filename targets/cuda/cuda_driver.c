@@ -12,7 +12,8 @@ enum {
   CU_INTEGRATED = 18, CU_MAJOR = 75, CU_MINOR = 76, CU_MANAGED = 83,
   CU_FUNCTION_MOST_THREADS = 0, CU_FUNCTION_ASKED_BYTES = 8,
   CU_JIT_ERROR_LOG = 5, CU_JIT_ERROR_LOG_BYTES = 6,
-  CU_STREAM_NON_BLOCKING = 1, CU_CAPTURE_THREAD_LOCAL = 1, CU_ATTACH_GLOBAL = 1, CU_ATTACH_SINGLE = 4
+  CU_STREAM_NON_BLOCKING = 1, CU_CAPTURE_THREAD_LOCAL = 1, CU_ATTACH_GLOBAL = 1, CU_ATTACH_SINGLE = 4,
+  CU_HOST_PORTABLE = 1, CU_EVENT_NO_TIMES = 2
 };
 
 #define CU_FUNCTIONS(X)                                                                                    \
@@ -43,6 +44,14 @@ enum {
   X(cuMemcpyHtoDAsync_v2, (cu_address, const void *, size_t, cu_handle))                                   \
   X(cuMemcpyDtoHAsync_v2, (void *, cu_address, size_t, cu_handle))                                         \
   X(cuMemcpyDtoDAsync_v2, (cu_address, cu_address, size_t, cu_handle))                                     \
+  X(cuMemHostAlloc, (void **, size_t, uint32_t))                                                            \
+  X(cuMemFreeHost, (void *))                                                                               \
+  X(cuEventCreate, (cu_handle *, uint32_t))                                                                \
+  X(cuEventRecord, (cu_handle, cu_handle))                                                                 \
+  X(cuEventQuery, (cu_handle))                                                                             \
+  X(cuEventSynchronize, (cu_handle))                                                                       \
+  X(cuEventElapsedTime, (float *, cu_handle, cu_handle))                                                   \
+  X(cuEventDestroy_v2, (cu_handle))                                                                        \
   X(cuLaunchKernel, (cu_handle, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, cu_handle, void **, void **))
 
 #define CU_POINTER(name, parameters) int32_t(*name) parameters;
@@ -75,30 +84,20 @@ static const struct {
 #define CU_SYMBOL(name, parameters) {#name, offsetof(cu_recording, name)},
     CU_RECORDING(CU_SYMBOL)};
 
-/* Of all versions; where one is missing nobody takes times. */
-#define CU_TIMING(X)                                             \
-  X(cuEventCreate, (cu_handle *, uint32_t))                      \
-  X(cuEventRecord, (cu_handle, cu_handle))                       \
-  X(cuEventElapsedTime, (float *, cu_handle, cu_handle))         \
-  X(cuEventDestroy_v2, (cu_handle))
-typedef struct {
-  CU_TIMING(CU_POINTER)
-} cu_timing;
-static const struct {
-  const char *name;
-  size_t at;
-} cu_timing_symbols[] = {
-#undef CU_SYMBOL
-#define CU_SYMBOL(name, parameters) {#name, offsetof(cu_timing, name)},
-    CU_TIMING(CU_SYMBOL)};
-
 typedef struct cu_memory {
   cu_address at;
   struct cu_memory *next; /* of those to be given back */
   size_t mapped;          /* bytes of a copy that the host may write */
 } cu_memory;
 
-enum { MOST_TIMED = 64 };
+/* Memory of the host that the device reaches by itself. */
+typedef struct cu_locked {
+  char *at;
+  size_t bytes;
+  struct cu_locked *next;
+} cu_locked;
+
+enum { MOST_TIMED = 64, CU_MARKS = 64 };
 /* A row of the images' table, as images.py writes it. */
 enum { KIND_PTX = 1, KIND_CUBIN = 2 };
 typedef struct {
@@ -109,7 +108,6 @@ typedef struct {
 typedef struct {
   cu_api cu;
   cu_recording recording; /* all of it, or none */
-  cu_timing timing;       /* likewise */
   cu_handle begin[MOST_TIMED], end[MOST_TIMED]; /* events around launches, while somebody asks for times */
   int32_t timed;          /* somebody does */
   uint32_t n_timed;       /* launches since he asked last, also those that had no room */
@@ -122,6 +120,9 @@ typedef struct {
   cu_address *blocks;           /* per kernel id: where its parameters go that are too many for a launch */
   int64_t *words;               /* the parameters of a launch */
   cu_memory *dead;              /* released, perhaps still in use */
+  cu_locked *locked;
+  cu_handle marks[CU_MARKS];    /* events of points, by number, made when first wanted */
+  uint64_t marked;              /* the last point's number */
   char name[96];
 } cu_unit;
 
@@ -155,6 +156,38 @@ static int32_t wait_for_all(cu_unit *u) {
   return code == SMELT_HANGS ? code : -code;
 }
 
+/* ---- points: events ---- */
+static int32_t mark(void *state, uint64_t number) {
+  cu_unit *u = state;
+  cu_handle *event = &u->marks[number % CU_MARKS];
+  int32_t code = enter(u);
+  if (code) return code;
+  if (!*event) code = u->cu.cuEventCreate(event, CU_EVENT_NO_TIMES);
+  if (!code) code = u->cu.cuEventRecord(*event, u->stream);
+  u->marked = number;
+  return leave(u, code);
+}
+
+/* 1: it has not come to that; else 0 or its error. */
+static int32_t ask_event(void *state) {
+  void *const *at = state;
+  const cu_unit *u = at[0];
+  int32_t code = u->cu.cuEventQuery(at[1]);
+  return code == CU_NOT_READY ? 1 : -code;
+}
+
+static int32_t reach(void *state, uint64_t number) {
+  cu_unit *u = state;
+  if (u->marked >= CU_MARKS && number <= u->marked - CU_MARKS) number = u->marked - CU_MARKS + 1;
+  void *asked[] = {u, u->marks[number % CU_MARKS]};
+  int32_t code = enter(u);
+  if (code) return code;
+  if (smelt_rt_patience() == UINT64_MAX) return leave(u, u->cu.cuEventSynchronize(asked[1]));
+  code = smelt_rt_poll(ask_event, asked);
+  if (code == SMELT_HANGS) u->lost = code;
+  return leave(u, code == SMELT_HANGS ? code : -code);
+}
+
 static const char *text_of(const cu_unit *u, int32_t code) {
   const char *text = NULL;
   return u->cu.cuGetErrorString(code, &text) || !text ? "unknown" : text;
@@ -183,13 +216,6 @@ static int32_t load_driver(smelt_rt *rt, cu_unit *u) {
     has = at != NULL;
   }
   if (!has) memset(&u->recording, 0, sizeof u->recording);
-  has = 1;
-  for (size_t i = 0; has && i < sizeof cu_timing_symbols / sizeof *cu_timing_symbols; i++) {
-    void *at = dlsym(driver, cu_timing_symbols[i].name);
-    memcpy((char *)&u->timing + cu_timing_symbols[i].at, &at, sizeof at);
-    has = at != NULL;
-  }
-  if (!has) memset(&u->timing, 0, sizeof u->timing);
   return SMELT_OK; /* never unloaded: drivers own threads */
 }
 
@@ -369,8 +395,8 @@ static void bury(cu_unit *u) {
 /* Within the context: the events, as far as there are any. */
 static void drop_events(cu_unit *u) {
   for (uint32_t i = 0; i < MOST_TIMED; i++) {
-    if (u->begin[i]) u->timing.cuEventDestroy_v2(u->begin[i]);
-    if (u->end[i]) u->timing.cuEventDestroy_v2(u->end[i]);
+    if (u->begin[i]) u->cu.cuEventDestroy_v2(u->begin[i]);
+    if (u->end[i]) u->cu.cuEventDestroy_v2(u->end[i]);
     u->begin[i] = u->end[i] = NULL;
   }
   u->timed = 0;
@@ -384,6 +410,8 @@ static void close_unit(void *state) {
   if (in && u->stream) u->cu.cuStreamSynchronize(u->stream);
   bury(u);
   if (in) drop_events(u);
+  for (uint32_t i = 0; in && i < CU_MARKS; i++)
+    if (u->marks[i]) u->cu.cuEventDestroy_v2(u->marks[i]);
   for (uint32_t i = 0; in && i < u->model->n_kernels; i++)
     if (u->blocks[i]) u->cu.cuMemFree_v2(u->blocks[i]);
   for (uint32_t i = 0; in && i < u->n_modules; i++)
@@ -429,6 +457,35 @@ static void release(void *state, void *memory) {
   u->dead = m;
 }
 
+/* Locked memory is of no use where the host sees the device's own. */
+static void *lock(void *state, size_t bytes) {
+  cu_unit *u = state;
+  void *at = NULL;
+  cu_locked *l = u->integrated ? NULL : calloc(1, sizeof *l);
+  int32_t code = l ? enter(u) : -1;
+  if (!code) code = leave(u, u->cu.cuMemHostAlloc(&at, bytes, CU_HOST_PORTABLE));
+  if (code) return free(l), NULL;
+  *l = (cu_locked){.at = at, .bytes = bytes, .next = u->locked};
+  u->locked = l;
+  return at;
+}
+
+static void unlock(void *state, void *host) {
+  cu_unit *u = state;
+  cu_locked **at = &u->locked, *l;
+  while (*at && (*at)->at != host) at = &(*at)->next;
+  if (!(l = *at)) return;
+  *at = l->next;
+  if (!u->cu.cuCtxPushCurrent_v2(u->context)) leave(u, u->cu.cuMemFreeHost(host)); /* a lost device's, too */
+  free(l);
+}
+
+static int is_locked(const cu_unit *u, const char *host, size_t bytes) {
+  for (const cu_locked *l = u->locked; l; l = l->next)
+    if (host >= l->at && host <= l->at + l->bytes && bytes <= (size_t)(l->at + l->bytes - host)) return 1;
+  return 0;
+}
+
 static int32_t upload(void *state, void *memory, size_t offset, const void *host, size_t bytes, int wait) {
   cu_unit *u = state;
   int32_t code = enter(u);
@@ -441,7 +498,7 @@ static int32_t download(void *state, void *memory, size_t offset, void *host, si
   cu_unit *u = state;
   int32_t code = enter(u);
   if (code) return code;
-  code = wait_for_all(u); /* a copy to memory that is not locked would wait as well, for ever */
+  if (wait != SMELT_SOON || !is_locked(u, host, bytes)) code = wait_for_all(u); /* a copy to memory that is not locked would wait as well, for ever */
   if (!code) code = u->cu.cuMemcpyDtoHAsync_v2(host, ((cu_memory *)memory)->at + offset, bytes, u->stream);
   return leave(u, !code && wait == SMELT_NOW ? wait_for_all(u) : code);
 }
@@ -503,14 +560,14 @@ static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const
     block[0] = (int64_t)u->blocks[id], words = block, first = &block[1], bytes = sizeof block;
   }
   const int timed = u->timed && u->n_timed < MOST_TIMED;
-  if (!code && timed) code = u->timing.cuEventRecord(u->begin[u->n_timed], u->stream);
+  if (!code && timed) code = u->cu.cuEventRecord(u->begin[u->n_timed], u->stream);
   for (int64_t at = 0; !code && at < groups; at += MOST_GROUPS) {
     const int64_t left = groups - at, now = left < MOST_GROUPS ? left : MOST_GROUPS;
     void *extra[] = {(void *)1, words, (void *)2, &bytes, NULL}; /* a packed buffer, its size, the end */
     *first = at;
     code = u->cu.cuLaunchKernel(u->kernels[id], (uint32_t)now, 1, 1, (uint32_t)(desc->lane_count > 0 ? desc->lane_count : 1), 1, 1, (uint32_t)desc->group_bytes, u->stream, NULL, extra);
   }
-  if (!code && timed) code = u->timing.cuEventRecord(u->end[u->n_timed], u->stream);
+  if (!code && timed) code = u->cu.cuEventRecord(u->end[u->n_timed], u->stream);
   if (u->timed) u->n_timed++;
   return leave(u, code);
 }
@@ -518,14 +575,13 @@ static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const
 /* ---- the device's times ---- */
 static int32_t take_times(void *state, int on) {
   cu_unit *u = state;
-  if (!u->timing.cuEventCreate) return -1;
   int32_t code = enter(u);
   if (code) return code;
   code = wait_for_all(u);
   drop_events(u);
   for (uint32_t i = 0; on && !code && i < MOST_TIMED; i++) {
-    code = u->timing.cuEventCreate(&u->begin[i], 0);
-    if (!code) code = u->timing.cuEventCreate(&u->end[i], 0);
+    code = u->cu.cuEventCreate(&u->begin[i], 0);
+    if (!code) code = u->cu.cuEventCreate(&u->end[i], 0);
   }
   if (on && code) drop_events(u);
   u->timed = on && !code;
@@ -541,7 +597,7 @@ static int64_t elapsed(void *state) {
   int32_t code = 0;
   for (uint32_t i = 0; i < n && !code; i++) {
     float milliseconds = 0;
-    code = u->timing.cuEventElapsedTime(&milliseconds, u->begin[i], u->end[i]);
+    code = u->cu.cuEventElapsedTime(&milliseconds, u->begin[i], u->end[i]);
     total += 1e6 * (double)milliseconds;
   }
   leave(u, code);
@@ -589,5 +645,6 @@ static int32_t submit(void *state, void *list) {
 const smelt_driver smelt_driver_cuda = {
     .name = "CUDA", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish,
-    .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed,
+    .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
+    .lock = lock, .unlock = unlock,
 };

@@ -33,6 +33,8 @@ static void close_unit(void *state) {
   }
   if (u->program) u->cl.clReleaseProgram(u->program);
   drop_timed(u);
+  for (uint32_t i = 0; i < CL_MARKS; i++)
+    if (u->marks[i]) u->cl.clReleaseEvent(u->marks[i]);
   if (u->queue) u->cl.clReleaseCommandQueue(u->queue);
   if (u->plain) u->cl.clReleaseCommandQueue(u->plain);
   if (u->context) u->cl.clReleaseContext(u->context);
@@ -97,6 +99,30 @@ static int32_t finish(void *state) {
   for (int32_t i = 0; i < n && !code; i++) code = read_now(u, &u->reads[i], 0);
   u->n_reads = 0;
   return code || !n ? code : u->cl.clFinish(u->queue);
+}
+
+/* ---- points: events of markers ---- */
+static int32_t mark(void *state, uint64_t number) {
+  cl_unit *u = state;
+  cl_handle *place = &u->marks[number % CL_MARKS];
+  if (u->hung) return SMELT_HANGS;
+  if (*place) u->cl.clReleaseEvent(*place);
+  *place = NULL;
+  u->marked = number;
+  u->busy = 1;
+  return u->cl.clEnqueueMarkerWithWaitList(u->queue, 0, NULL, place);
+}
+
+static int32_t reach(void *state, uint64_t number) {
+  cl_unit *u = state;
+  if (u->hung) return SMELT_HANGS;
+  if (u->marked >= CL_MARKS && number <= u->marked - CL_MARKS) number = u->marked - CL_MARKS + 1;
+  void *asked[] = {u, u->marks[number % CL_MARKS]};
+  if (!asked[1]) return finish(u); /* the marker was refused */
+  int32_t code = u->cl.clFlush(u->queue);
+  if (!code) code = smelt_rt_poll(ask, asked);
+  if (code == SMELT_HANGS) u->n_reads = 0, u->hung = 1;
+  return code;
 }
 
 /* ---- transfers ---- */
@@ -287,5 +313,5 @@ static int32_t submit(void *state, void *list) {
 const smelt_driver smelt_driver_opencl = {
     .name = "OpenCL", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish,
-    .flush = flush, .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed,
+    .flush = flush, .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
 };

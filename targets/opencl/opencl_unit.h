@@ -115,7 +115,7 @@ typedef struct {
   cl_handle kernels[]; /* one for each command: PoCL 3.1 reads a kernel's arguments when the list runs, not when it is recorded */
 } cl_list;
 
-enum { CL_TIMED = 64 };
+enum { CL_TIMED = 64, CL_MARKS = 64 };
 typedef struct {
   cl_api cl;
   const smelt_model_desc *model;
@@ -132,6 +132,8 @@ typedef struct {
   uint32_t n_reads, room_reads;
   int32_t busy; /* it may be working */
   int32_t hung; /* it has not ended in time */
+  cl_handle marks[CL_MARKS];  /* events of points, by number; of those that have a later one's place nobody knows */
+  uint64_t marked;            /* the last point's number */
   cl_handle plain;            /* the queue that `queue` stands for while times are taken; else NULL */
   cl_handle timed[CL_TIMED];  /* events of launches since somebody asked */
   uint32_t n_timed;           /* of all of them, also those that had no room */

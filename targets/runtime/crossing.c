@@ -69,30 +69,41 @@ static int32_t fetch(smelt_rt *rt, rt_space *space) {
   rt_unit *u = rt_unit_of(rt, space);
   uint64_t bytes = space->later;
   if (!bytes) return SMELT_OK;
-  space->later = 0, space->coming = u->epoch;
-  char *host = (char *)space->mirror.data + space->later_at;
+  space->later = 0;
+  char *host = (char *)space->mirror.block.data + space->later_at;
   int32_t code = rt_unit_download(u, (smelt_place){space->memory, space->later_at}, host, (size_t)bytes, SMELT_SOON);
+  if (!code) code = rt_unit_mark(u, &space->coming);
   return code ? rt_device_failed(rt, u, "copy to the host", code) : SMELT_OK;
 }
 
-static int32_t settle(smelt_rt *rt, rt_unit *u) {
-  int32_t code = rt_unit_finish(u);
+/* Until what comes to the host's memory of a space is there, and (writes) what goes up from there has gone; for nothing else. */
+static int32_t await(smelt_rt *rt, rt_space *space, int writes) {
+  uint32_t unit = space->unit == RT_HOST ? space->partner : space->unit;
+  if (!unit) return SMELT_OK;
+  rt_unit *u = &rt->session->device->units[unit - 1];
+  int32_t code = rt_unit_reach(u, writes && space->sent > space->coming ? space->sent : space->coming);
   return code ? rt_device_failed(rt, u, "waiting for what the host reads", code) : SMELT_OK;
 }
 
+/* The unit to which, or from which, bytes of memory at the host go next: one at a time. */
+static int32_t pair(smelt_rt *rt, rt_space *space, uint32_t unit) {
+  int32_t status = space->partner == unit ? SMELT_OK : await(rt, space, 1);
+  if (!status && space->partner != unit) space->partner = unit, space->sent = space->coming = 0;
+  return status;
+}
+
 int32_t rt_space_quiet(smelt_rt *rt, rt_space *space) {
-  if (space->unit == RT_HOST) return SMELT_OK;
-  rt_unit *u = rt_unit_of(rt, space);
   if (space->shown) return hide(rt, space);
-  if (fetch(rt, space)) return SMELT_DEVICE;
-  return space->mirror.data && (space->sent == u->epoch || space->coming == u->epoch) ? settle(rt, u) : SMELT_OK;
+  if (space->unit != RT_HOST && fetch(rt, space)) return SMELT_DEVICE;
+  return await(rt, space, 1);
 }
 
 /* The host's copy of a space, which grows with it; NULL after rt_error. */
 static char *mirror(smelt_rt *rt, rt_space *space) {
-  if (space->mirror.data && space->mirror.capacity >= space->capacity) return space->mirror.data;
+  rt_block *block = &space->mirror.block;
+  if (block->data && block->capacity >= space->capacity) return block->data;
   if (rt_space_quiet(rt, space)) return NULL;
-  if (rt_block_extend(rt, &space->mirror, space->capacity)) return space->mirror.data;
+  if (rt_beside_extend(rt_unit_of(rt, space), &space->mirror, space->capacity)) return block->data;
   rt_error(rt, SMELT_DEVICE, "memory of the host beside a unit: %llu bytes wanted, the system has no more; use smaller shapes or close other sessions",
            (unsigned long long)space->capacity);
   return NULL;
@@ -109,8 +120,7 @@ static char *seen(smelt_rt *rt, rt_space *space, int writes) {
     if (!space->shown) rt_device_failed(rt, u, "mapping memory for the host", code);
     return space->shown;
   }
-  if (fetch(rt, space) || ((space->coming == u->epoch || (writes && space->sent == u->epoch)) && settle(rt, u))) return NULL;
-  return mirror(rt, space);
+  return fetch(rt, space) || await(rt, space, writes) ? NULL : mirror(rt, space);
 }
 
 /* From how the host sees a place to the unit, or (down) back. */
@@ -126,15 +136,12 @@ static int32_t hand_over(smelt_rt *rt, rt_space *space, smelt_addr at, uint64_t 
   char *host = mirror(rt, space);
   if (!host || (down && fetch(rt, space))) return SMELT_DEVICE;
   host += rt_offset_of(at);
-  if (down && u->reads_wait) {
+  if (down && u->reads_wait && !space->mirror.locked) {
     space->later_at = rt_offset_of(at), space->later = bytes;
     code = rt_unit_start(u);
-  } else if (down) {
-    code = rt_unit_download(u, rt_place_of(space, at), host, (size_t)bytes, SMELT_SOON);
-    space->coming = u->epoch;
   } else {
-    code = rt_unit_upload(u, rt_place_of(space, at), host, (size_t)bytes, 1);
-    space->sent = u->epoch;
+    code = down ? rt_unit_download(u, rt_place_of(space, at), host, (size_t)bytes, SMELT_SOON) : rt_unit_upload(u, rt_place_of(space, at), host, (size_t)bytes, 1);
+    if (!code) code = rt_unit_mark(u, down ? &space->coming : &space->sent);
   }
   return code ? rt_device_failed(rt, u, down ? "copy to the host" : "copy from the host", code) : SMELT_OK;
 }
@@ -151,7 +158,7 @@ static int is_written(const smelt_rt *rt, uint32_t space) { return space >= rt->
 /* Where the host sees an address, until rt_device_unmap; NULL after rt_error. */
 static char *host_view(smelt_rt *rt, smelt_addr at, int writes) {
   rt_space *space = rt_space_of(rt, at);
-  if (space->unit == RT_HOST) return (char *)space->memory + rt_offset_of(at);
+  if (space->unit == RT_HOST) return await(rt, space, writes) ? NULL : (char *)space->memory + rt_offset_of(at);
   char *start = is_seen(at) ? seen(rt, space, writes) : space->shown ? space->shown : space->mapped;
   if (start) return start + rt_offset_of(at);
   if (is_seen(at)) return NULL;
@@ -201,23 +208,51 @@ int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t 
   return upload(rt, at, from, bytes, 0, "write of an element");
 }
 
-/* Is it an input at the host, which no run writes to? */
-static int is_input(const smelt_rt *rt, uint32_t space) {
-  return rt->session->device->spaces[space].unit == RT_HOST && space >= rt->first_space && space - rt->first_space < rt->entry->n_inputs;
-}
-
-/* From one unit to another: through the host's view of where it comes from. */
-static int32_t cross(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
-  rt->session->crossings++, rt->session->crossed_bytes += bytes;
-  if (side_of(rt, to) == RT_HOST) {
+/* To memory at the host, which waits for it when it reads it; what is a caller's has it at once. */
+static int32_t bring(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
+  rt_space *here = rt_space_of(rt, to), *there = rt_space_of(rt, from);
+  if (is_seen(to) || here->lent) {
     char *host = host_view(rt, to, 1);
     return host ? download(rt, from, host, bytes, "copy to the host") : SMELT_DEVICE;
   }
-  const char *host = host_view(rt, from, 0);
-  if (!host) return SMELT_DEVICE;
-  int32_t status = upload(rt, to, host, bytes, is_input(rt, rt_number_of(from)), "copy from another unit");
-  int32_t unmapped = rt_device_unmap(rt);
-  return status ? status : unmapped;
+  rt_unit *u = rt_unit_of(rt, there);
+  int32_t status = pair(rt, here, there->unit);
+  if (!status) status = await(rt, here, 1);
+  if (!status) status = rt_space_use(rt, there);
+  if (status) return status;
+  int32_t code = rt_unit_download(u, rt_place_of(there, from), (char *)here->memory + rt_offset_of(to), (size_t)bytes, SMELT_SOON);
+  if (!code) code = rt_unit_mark(u, &here->coming);
+  return code ? rt_device_failed(rt, u, "copy to the host", code) : SMELT_OK;
+}
+
+/* From memory at the host, which waits for it before it is written again. */
+static int32_t send_up(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
+  rt_space *here = rt_space_of(rt, from);
+  rt_unit *u = rt_unit_of(rt, rt_space_of(rt, to));
+  const char *host = pair(rt, here, rt_space_of(rt, to)->unit) ? NULL : host_view(rt, from, 0);
+  if (!host || upload(rt, to, host, bytes, 1, "copy from the host")) return SMELT_DEVICE;
+  int32_t code = rt_unit_mark(u, &here->sent);
+  return code ? rt_device_failed(rt, u, "copy from the host", code) : SMELT_OK;
+}
+
+/* From one device to another, or from where the host sees the memory of one. */
+static int32_t relay(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
+  rt_space *a = rt_space_of(rt, to), *b = rt_space_of(rt, from);
+  rt_unit *failed = NULL, *u = is_seen(from) ? NULL : rt_unit_of(rt, b);
+  smelt_place source = u ? rt_place_of(b, from) : (smelt_place){host_view(rt, from, 0), 0};
+  if (!source.memory) return SMELT_DEVICE;
+  int32_t status = rt_space_use(rt, a);
+  if (!status && u) status = rt_space_use(rt, b);
+  if (status) return status;
+  int32_t code = rt_unit_relay(rt_unit_of(rt, a), rt_place_of(a, to), u, source, (size_t)bytes, &failed);
+  return code ? rt_device_failed(rt, failed, "copy from another unit", code) : SMELT_OK;
+}
+
+/* From one unit to another: for the bytes that cross alone is waited, and no earlier than they are needed. */
+static int32_t cross(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {
+  rt->session->crossings++, rt->session->crossed_bytes += bytes;
+  if (side_of(rt, to) == RT_HOST) return bring(rt, to, from, bytes);
+  return rt_space_of(rt, from)->unit == RT_HOST ? send_up(rt, to, from, bytes) : relay(rt, to, from, bytes);
 }
 
 int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes) {

@@ -88,7 +88,7 @@ smelt_addr rt_device_first_weights(smelt_rt *rt) { return rt_device_weights(rt, 
 
 /* Nothing may be under way at it. What a device that hangs may still write to is left to it. */
 static void release_space(smelt_rt *rt, rt_space *space) {
-  if (!rt->session->hung) rt_block_free(&space->mirror);
+  if (!rt->session->hung && space->unit != RT_HOST) rt_beside_free(rt_unit_of(rt, space), &space->mirror);
   if (space->memory && !space->foreign) {
     if (space->unit == RT_HOST) {
       rt_block block = {space->memory, space->capacity};
@@ -111,7 +111,7 @@ void rt_device_close(smelt_rt *rt) {
     if (d->units[i].state) rt_unit_forget(&d->units[i]);
   for (uint32_t i = 0; i < d->n_spaces; i++)
     if (d->spaces[i].unit == RT_HOST || (drivers && d->units[d->spaces[i].unit - 1].state)) release_space(rt, &d->spaces[i]);
-    else if (!rt->session->hung) rt_block_free(&d->spaces[i].mirror);
+    else if (!rt->session->hung && !d->spaces[i].mirror.locked) rt_block_free(&d->spaces[i].mirror.block);
   for (uint32_t i = 0; drivers && i < d->n_units; i++) rt_unit_close(&d->units[i]);
   free(d);
   rt->session->device = NULL;
@@ -175,7 +175,7 @@ static smelt_addr grow(smelt_rt *rt, uint32_t i, uint64_t bytes, uint64_t room, 
     if (code) rt_device_failed(rt, u, "copy", code);
   }
   if (keep) {
-    space->mirror = (rt_block){0}; /* which keeps what it holds, too */
+    space->mirror = (rt_beside){0}; /* which keeps what it holds, too */
     release_space(rt, space);
     space->mirror = old.mirror;
   }
@@ -212,7 +212,7 @@ static int32_t reserve(smelt_rt *rt, uint32_t i, uint64_t most, int seen) {
   if (!most) return SMELT_OK;
   uint64_t taken = most;
   if (!space->memory && (space->memory = too_many(most) ? NULL : allocate(rt, space, &taken, &code))) space->capacity = taken;
-  whole = space->memory && (!seen || space->unit == RT_HOST || rt_unit_of(rt, space)->shares || rt_block_extend(rt, &space->mirror, space->capacity));
+  whole = space->memory && (!seen || space->unit == RT_HOST || rt_unit_of(rt, space)->shares || rt_beside_extend(rt_unit_of(rt, space), &space->mirror, space->capacity));
   if (whole) return SMELT_OK;
   const rt_unit *u = space->unit == RT_HOST ? NULL : rt_unit_of(rt, space);
   return rt_error(rt, SMELT_DEVICE,
@@ -242,6 +242,9 @@ int32_t rt_device_open(smelt_rt *rt) {
     if (rt_has_unit(rt, unit)) status = rt_unit_open(&rt->session->device->units[unit - 1], rt, unit);
   for (uint32_t unit = 1; !status && unit <= rt->model->n_units; unit++)
     if (rt_has_unit(rt, unit) && !rt_device_weights(rt, unit)) status = SMELT_DEVICE;
+  for (uint32_t unit = 1; !status && unit <= rt->model->n_units; unit++)
+    if (rt_has_unit(rt, unit) && (rt_variant(rt)->units & ~((uint64_t)1 << (unit - 1))) && !rt_unit_relays(&rt->session->device->units[unit - 1]))
+      status = rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for what goes from one device to another; close other sessions");
   return status ? status : reserve_all(rt);
 }
 
@@ -297,7 +300,7 @@ void rt_device_swap(smelt_rt *rt, uint32_t state) {
 
 uint64_t rt_device_state_capacity(const smelt_rt *rt, const rt_device *d) {
   uint64_t bytes = 0;
-  for (uint32_t i = d->first_state; i < d->first_state + 2 * rt->model->n_states; i++) bytes += d->spaces[i].capacity + d->spaces[i].mirror.capacity;
+  for (uint32_t i = d->first_state; i < d->first_state + 2 * rt->model->n_states; i++) bytes += d->spaces[i].capacity + d->spaces[i].mirror.block.capacity;
   return bytes;
 }
 
@@ -327,12 +330,12 @@ smelt_addr rt_device_weights(smelt_rt *rt, uint32_t unit) {
 
 int rt_device_mirrors(const smelt_rt *rt, uint32_t arena) {
   const rt_device *d = rt->session->device;
-  return d && d->spaces[d->first_arena + arena].mirror.data != NULL;
+  return d && d->spaces[d->first_arena + arena].mirror.block.data != NULL;
 }
 
 uint64_t rt_device_arena_capacity(const rt_device *d) {
   uint64_t bytes = 0;
-  for (uint32_t i = d->first_arena; i < d->first_state; i++) bytes += d->spaces[i].capacity + d->spaces[i].mirror.capacity;
+  for (uint32_t i = d->first_arena; i < d->first_state; i++) bytes += d->spaces[i].capacity + d->spaces[i].mirror.block.capacity;
   return bytes;
 }
 
@@ -408,6 +411,7 @@ int32_t rt_device_finish(smelt_rt *rt) {
     rt_output *out = &rt->outputs[i];
     rt_space *space = &d->spaces[output_space(rt, i)];
     if (!out->at || !out->bytes || rt_device_keeps(rt, i) || space->lent) continue;
+    if (space->unit == RT_HOST && rt_space_quiet(rt, space)) return SMELT_DEVICE;
     if (out->lent) {
       int32_t status = move_tensor(rt, out->lent, space, out->bytes, 1);
       if (status) return status;

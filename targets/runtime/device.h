@@ -13,9 +13,10 @@ typedef struct {
   char *mapped;      /* where the host sees a device's memory, between map and unmap, for one kernel of the CPU */
   /* As the host sees it: */
   char *shown;       /* mapped until the unit has work for it, where it shares its memory */
-  rt_block mirror;   /* the host's own copy, where it does not */
+  rt_beside mirror;  /* the host's own copy, where it does not */
   uint64_t later_at, later; /* bytes that come down but have not been asked for yet, of a unit whose reads wait; and where */
-  uint64_t sent, coming; /* rt_unit.epoch when bytes were last asked to go up from the mirror, and to come down to it */
+  uint32_t partner;  /* of memory at the host, the unit to which and from which bytes are under way; 0: none */
+  uint64_t sent, coming; /* the points of the unit after which bytes have gone up from the host's memory, and have come down to it */
   /* While a run uses a caller's tensor in its place: what is its own. */
   int32_t lent;
   void *own;
@@ -46,7 +47,8 @@ static inline smelt_place rt_start_of(const rt_space *space) { return (smelt_pla
 int32_t rt_device_failed(smelt_rt *rt, rt_unit *u, const char *what, int32_t code);
 /* Before the unit gets work that uses the space: the host no longer looks at it. A status. */
 int32_t rt_space_use(smelt_rt *rt, rt_space *space);
-/* Before the space becomes another memory: the same, and nothing is under way to the host's copy of it, or from there. */
+/* Before the space becomes another memory, or somebody else looks at it: the same, and nothing is under way between its memory at the
+ * host, its own or a copy, and a unit. */
 int32_t rt_space_quiet(smelt_rt *rt, rt_space *space);
 /* The host looks at nothing any more; what a driver says of that is left out. */
 void rt_device_hide(smelt_rt *rt);

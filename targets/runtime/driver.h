@@ -16,7 +16,7 @@ typedef struct {
  * once, so that the call waits. */
 enum { SMELT_LAST = 0, SMELT_NOW = 1, SMELT_SOON = 2 };
 /* Not; while the host looks at some of it (from `map` to `unmap`) the unit has no work; or none that uses the same memory; not, and every
- * download waits for all work before it, so that it is asked for when its bytes are needed. */
+ * download to memory that is not locked waits for all work before it, so that it is asked for when its bytes are needed. */
 enum { SMELT_SHARES_NOT = 0, SMELT_SHARES_IDLE = 1, SMELT_SHARES_APART = 2, SMELT_READS_WAIT = 3 };
 
 /* Errors. A function that returns a code gives 0 for success, or the device's own number, which the runtime puts into its message
@@ -74,6 +74,15 @@ struct smelt_driver {
    * It waits for nothing. Both are there, or neither. */
   int32_t (*clock)(void *state, int on);
   int64_t (*elapsed)(void *state);
+  /* Points in what was asked for, numbered from 1 on in a row. `mark`: point `number` is behind all that was asked for until now.
+   * `reach`: wait until all before a point has ended, its downloads of SMELT_SOON among it, while what was asked for later goes on; a
+   * driver that no longer knows a point waits for a later one. Both are there, or neither: then the runtime waits for everything. */
+  int32_t (*mark)(void *state, uint64_t number);
+  int32_t (*reach)(void *state, uint64_t number);
+  /* Memory of the host that the device reaches by itself (page-locked): what goes up from there, and SMELT_SOON down to it, is not
+   * waited for by the call. NULL: it gives none. `unlock`: it is given back, and nothing is under way there. Both, or neither. */
+  void *(*lock)(void *state, size_t bytes);
+  void (*unlock)(void *state, void *host);
 };
 
 /* ---- what the runtime has for drivers ---- */

@@ -5,7 +5,7 @@
  * everything does at a driver without lists, and is then started at once by `flush`. */
 #include "unit.h"
 
-enum { MOST_WORDS = 1 << 20, STAGING_BYTES = 1 << 16, COPY = -1, NO_KERNEL = -1, PATIENCE = 4, NO_MEMORY = -1 };
+enum { MOST_WORDS = 1 << 20, STAGING_BYTES = 1 << 16, COPY = -1, NO_KERNEL = -1, PATIENCE = 4, NO_MEMORY = -1, RELAY_BYTES = 1 << 20 };
 
 int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number) {
   u->driver = rt->model->units[number - 1].driver;
@@ -15,7 +15,6 @@ int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number) {
   u->failed_kernel = NO_KERNEL;
   const char *steps = getenv("SMELT_DEVICE_STEPS");
   u->steps = steps && *steps && strcmp(steps, "0") != 0;
-  u->epoch = 1;
   int32_t status = u->driver->open(rt, number, &u->state);
   u->shares = !status && u->driver->shares ? u->driver->shares(u->state) : SMELT_SHARES_NOT;
   if (u->shares == SMELT_READS_WAIT) u->shares = SMELT_SHARES_NOT, u->reads_wait = 1;
@@ -130,7 +129,7 @@ static rt_part *find(rt_unit *u, int *same) {
 
 static int32_t wait_for(rt_unit *u) {
   u->queued = u->busy = 0, u->staged = 0;
-  u->epoch++;
+  u->ended = u->points;
   u->session->traffic.waits++;
   int32_t code = heard(u, u->driver->finish(u->state));
   if (!code) u->started = 0;
@@ -276,7 +275,7 @@ void *rt_unit_map(rt_unit *u, void *memory, size_t bytes, int writes, int32_t *c
   u->session->traffic.waits += u->busy || !u->shares;
   void *host = u->driver->map(u->state, memory, bytes, writes, code);
   heard(u, *code);
-  if (host) u->queued = u->busy = 0, u->staged = 0, u->started = 0, u->epoch++;
+  if (host) u->queued = u->busy = 0, u->staged = 0, u->started = 0, u->ended = u->points;
   return host;
 }
 
@@ -287,6 +286,55 @@ int32_t rt_unit_unmap(rt_unit *u, void *memory, void *mapped, size_t bytes, int 
 }
 
 int32_t rt_unit_start(rt_unit *u) { return heard(u, begin(u)); }
+
+/* ---- points ---- */
+int32_t rt_unit_mark(rt_unit *u, uint64_t *point) {
+  int32_t code = flush(u);
+  *point = ++u->points;
+  return code || !u->driver->mark ? code : heard(u, u->driver->mark(u->state, *point));
+}
+
+/* What was asked for behind it begins, so that the unit has work when the host goes on. */
+int32_t rt_unit_reach(rt_unit *u, uint64_t point) {
+  if (point <= u->ended) return 0;
+  int32_t code = begin(u);
+  if (code) return heard(u, code);
+  if (!u->driver->reach) return wait_for(u);
+  u->session->traffic.waits++;
+  code = heard(u, u->driver->reach(u->state, point));
+  if (!code) u->ended = point;
+  return code;
+}
+
+int32_t rt_unit_relays(rt_unit *u) {
+  for (int i = 0; i < 2; i++)
+    if (!rt_beside_extend(u, &u->relays[i].memory, RELAY_BYTES)) return 0;
+  return 1;
+}
+
+/* Bytes of a unit, or of the host, to where they wait for another one. */
+static int32_t fill(rt_unit *u, smelt_place from, size_t at, char *to, size_t n) {
+  uint64_t came = 0;
+  if (!u) return memcpy(to, (const char *)from.memory + from.offset + at, n), 0;
+  int32_t code = rt_unit_download(u, (smelt_place){from.memory, from.offset + at}, to, n, SMELT_SOON);
+  if (!code) code = rt_unit_mark(u, &came);
+  return code ? code : rt_unit_reach(u, came);
+}
+
+/* In pieces: one goes up while the next comes down. */
+int32_t rt_unit_relay(rt_unit *to_unit, smelt_place to, rt_unit *from_unit, smelt_place from, size_t bytes, rt_unit **failed) {
+  int32_t code = 0;
+  *failed = to_unit;
+  for (size_t done = 0, n; done < bytes && !code; done += n) {
+    rt_relay *relay = &to_unit->relays[to_unit->turn++ % 2];
+    n = bytes - done < RELAY_BYTES ? bytes - done : RELAY_BYTES;
+    if ((code = rt_unit_reach(to_unit, relay->sent))) break;
+    if ((code = fill(from_unit, from, done, relay->memory.block.data, n))) return *failed = from_unit, code;
+    code = rt_unit_upload(to_unit, (smelt_place){to.memory, to.offset + done}, relay->memory.block.data, n, 1);
+    if (!code) code = rt_unit_mark(to_unit, &relay->sent);
+  }
+  return code ? code : rt_unit_start(to_unit);
+}
 
 int32_t rt_unit_finish(rt_unit *u) {
   int32_t code = begin(u), waited = u->busy ? wait_for(u) : 0, late = u->late;
@@ -311,6 +359,33 @@ void rt_unit_forget(rt_unit *u) {
 }
 
 /* ---- memory ---- */
+void rt_beside_free(rt_unit *u, rt_beside *beside) {
+  if (beside->locked) u->driver->unlock(u->state, beside->block.data);
+  else rt_block_free(&beside->block);
+  *beside = (rt_beside){0};
+}
+
+static int locked_room(rt_unit *u, rt_beside *beside, uint64_t bytes) {
+  void *at = bytes <= SIZE_MAX / 2 ? u->driver->lock(u->state, (size_t)bytes) : NULL;
+  if (!at) return 0;
+  u->session->allocations++;
+  *beside = (rt_beside){.block = {.data = at, .capacity = bytes}, .locked = 1};
+  return 1;
+}
+
+/* What is locked is so while the driver gives such memory; what is not stays so, and may then grow where it is. */
+int rt_beside_extend(rt_unit *u, rt_beside *beside, uint64_t bytes) {
+  rt_beside more = {0};
+  if (beside->block.data && bytes <= beside->block.capacity) return 1;
+  if (!u->driver->lock || (beside->block.data && !beside->locked)) return rt_block_extend(u->session->views, &beside->block, bytes);
+  uint64_t room = beside->block.capacity + beside->block.capacity / 2;
+  if (!(room > bytes && locked_room(u, &more, room)) && !locked_room(u, &more, bytes) && !rt_block_extend(u->session->views, &more.block, bytes)) return 0;
+  if (beside->block.data) memcpy(more.block.data, beside->block.data, (size_t)beside->block.capacity);
+  rt_beside_free(u, beside);
+  *beside = more;
+  return 1;
+}
+
 void *rt_unit_allocate(rt_unit *u, size_t bytes, const void *contents, int32_t *code) {
   void *memory = u->driver->allocate(u->state, bytes, contents, code);
   u->session->allocations += memory != NULL;
@@ -329,6 +404,7 @@ void rt_unit_close(rt_unit *u) {
   if (u->state) {
     rt_unit_forget(u);
     drop_all(u);
+    for (int i = 0; i < 2 && !u->hung; i++) rt_beside_free(u, &u->relays[i].memory);
     u->driver->close(u->state);
   }
   free(u->pending.words);

@@ -17,6 +17,18 @@ typedef struct {
   uint64_t hash, used; /* used: when it came last, by rt_unit.clock */
 } rt_part;
 
+/* Memory of the host beside a unit, of which a driver may say that its device reaches it by itself. */
+typedef struct {
+  rt_block block;
+  int32_t locked; /* it is the driver's */
+} rt_beside;
+
+/* Where bytes of another unit stay until this one has them. */
+typedef struct {
+  rt_beside memory;
+  uint64_t sent; /* the point after which they may be others */
+} rt_relay;
+
 typedef struct {
   const smelt_driver *driver;
   void *state;
@@ -30,7 +42,8 @@ typedef struct {
   int32_t failed_kernel; /* which one a failure was about; -1: none */
   int32_t shares;        /* SMELT_SHARES_NOT, .._IDLE, .._APART */
   int32_t reads_wait;    /* downloads that can wait are asked for when somebody wants the bytes */
-  uint64_t epoch;        /* 1, and how often everything has ended since */
+  uint64_t points;       /* how many have been marked */
+  uint64_t ended;        /* all up to this one have been reached */
   int32_t steps;         /* each kernel is waited for, so that a failure names it */
   int32_t hung;          /* it has not ended in time */
   uint32_t started;      /* steps since it was last known to be idle; the kernels of the first and the last of them */
@@ -39,6 +52,8 @@ typedef struct {
   int32_t clocked;       /* the driver takes the device's times */
   char *staging;         /* what is uploaded from here stays until the unit is done */
   size_t staged;
+  rt_relay relays[2];    /* in turns */
+  uint32_t turn;
 } rt_unit;
 
 int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number);
@@ -57,6 +72,18 @@ int32_t rt_unit_finish(rt_unit *u); /* everything is done, or given up */
 void rt_unit_clock(rt_unit *u, int on);
 int64_t rt_unit_elapsed(rt_unit *u); /* ns of the launches since it was last asked, by the device's events; -1: nobody tells */
 void rt_unit_forget(rt_unit *u);    /* what has not been started, and then as above */
+
+/* The point behind all that was asked for goes to *point; then wait until all before one has ended, and no more than that. */
+int32_t rt_unit_mark(rt_unit *u, uint64_t *point);
+int32_t rt_unit_reach(rt_unit *u, uint64_t point);
+/* Bytes of `from` to `to`, by way of the host; neither unit ends what else it does. from_unit: NULL where `from` is the host's memory.
+ * *failed: which one a code is about. */
+int32_t rt_unit_relay(rt_unit *to_unit, smelt_place to, rt_unit *from_unit, smelt_place from, size_t bytes, rt_unit **failed);
+int32_t rt_unit_relays(rt_unit *u); /* takes the memory for that; 0: there is none */
+
+/* Memory beside the unit for so many bytes, keeping what it holds; 0: the system gives none. Nothing is under way there. */
+int rt_beside_extend(rt_unit *u, rt_beside *beside, uint64_t bytes);
+void rt_beside_free(rt_unit *u, rt_beside *beside);
 
 void *rt_unit_allocate(rt_unit *u, size_t bytes, const void *contents, int32_t *code);
 void rt_unit_release(rt_unit *u, void *memory);

@@ -54,6 +54,17 @@ both (float[n, 8] x) => (float[n, 8] y, float[n, 8] z, float[n, 8] w) <float[8, 
   [sum] w = Softmax (c)
 }
 """
+ASIDE = """
+<ir_version: 8, opset_import: ["" : 17]>
+aside (float[n, 8] x, float[n, 8] k) => (float[n, 8] y, float[n, 8] z) <float[8, 8] v>
+{
+  [mix] a = MatMul (x, v)
+  [far] c = MatMul (k, v)
+  [near] b = Softmax (a)
+  [next] y = MatMul (b, v)
+  [last] z = Softmax (c)
+}
+"""
 AT_THE_HOST = """
 def run(session, feed):
     try:
@@ -79,7 +90,13 @@ for env in work["envs"]:
 pickle.dump((found, bundle.manifest), open(folder + "/found", "wb"))
 """
 OWN = {"SMELT_OPENCL_WEAK": "unified=0", "SMELT_VULKAN_WEAK": "visible=0"}
-ENVS = [OWN, {"FAKE_SHARES": "apart"}, {"FAKE_SHARES": "idle"}, {**OWN, "FAKE_SHARES": "not"}]
+ENVS = [
+    OWN,
+    {"FAKE_SHARES": "apart"},
+    {"FAKE_SHARES": "idle"},
+    {**OWN, "FAKE_SHARES": "not"},
+    {"FAKE_SHARES": "not", "FAKE_LOCKS": "1"},
+]
 TARGETS = [
     "fake",
     pytest.param("opencl", marks=needs_opencl),
@@ -107,14 +124,18 @@ def model(text: str) -> onnx.ModelProto:
 
 def ran(
     sources: Checkout, folder: Path, text: str, target: str, feeds: Sequence[Feed],
-    envs: Sequence[Mapping[str, str]] = ENVS, run: str = AT_THE_HOST, **options: Any,
+    envs: Sequence[Mapping[str, str]] = ENVS, run: str = AT_THE_HOST, told: list[str] | None = None,
+    **options: Any,
 ) -> tuple[list[list[Any]], Any]:  # fmt: skip
-    """Of each environment: (outputs or error, memory, why it fell back) of each run; and the manifest."""
+    """Of each environment: (outputs or error, memory, why it fell back) of each run; and the manifest. told:
+    to it goes what the fake device told."""
     onnx.save(model(text), str(folder / "model.onnx"))
     work = {"target": f"x86+{target}", "options": options, "envs": list(envs), "feeds": list(feeds)}
     (folder / "work").write_bytes(pickle.dumps(work))
     done = sources.python("-c", run + SCRIPT, str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
+    if told is not None:
+        told.extend(done.stderr.splitlines())
     return pickle.loads((folder / "found").read_bytes())  # type: ignore[no-any-return]
 
 
@@ -172,7 +193,8 @@ def test_outputs_that_both_read(target: str, sources: Checkout, tmp_path: Path) 
             assert memory.arena_bytes <= bound
         last = steps[-1][1]
         runs, moves = 3, len(manifest["transfers"])  # a run of no rows moves nothing
-        copied = moves if OWN.items() <= env.items() else 1  # z: the caller has it at the host
+        apart = OWN.items() <= env.items() or (target == "fake" and env["FAKE_SHARES"] == "not")
+        copied = moves if apart else 1  # z: the caller has it at the host
         assert [last.crossings, last.shared] == [runs * copied, runs * (moves - copied)]
         pages = 4096 * len(manifest["memory"]["arenas"])
         assert 0 < last.arena_capacity <= bound + pages
@@ -215,3 +237,43 @@ def test_a_device_fails_at_any_call(lost: dict[str, str], sources: Checkout, tmp
             agree(outputs, expected)
             fell += why is not None
     assert fell > len(envs) // 2
+
+
+LOCKED = {"FAKE_SHARES": "not", "FAKE_LOCKS": "1"}
+
+
+@pytest.mark.parametrize("env", [{}, LOCKED, {"FAKE_SHARES": "not"}], ids=["soon", "locked", "later"])
+def test_a_value_is_waited_for_and_no_more(env: dict[str, str], sources: Checkout, tmp_path: Path) -> None:
+    """The unit has its other product to make while the host makes its part, for which it does not wait. Where
+    every download waits for what is before it (and no memory is locked), it is late."""
+    feeds = [{**feed, "k": 2 * feed["x"]} for feed in rows(4)]
+    told: list[str] = []
+    found, _ = ran(
+        sources, tmp_path, ASIDE, "fake", feeds, [{**env, "FAKE_ORDER": "1"}],
+        place={"near": "cpu"}, told=told,
+    )  # fmt: skip
+    outputs, memory, _ = found[0][0]
+    agree(outputs, runtime_session(model(ASIDE)).run(None, dict(feeds[0])))
+    steps = [line.removeprefix("fake 1: ") for line in told if line.startswith("fake 1: ")]
+    waits = [k for k, step in enumerate(steps) if step.startswith("waited")]
+    assert [steps[k] for k in waits] == ["waited mark", "waited all"] and memory.waits == 2
+    asked = [k for k, step in enumerate(steps) if step == "asked launch matmul"]
+    did = [k for k, step in enumerate(steps) if step == "did launch matmul"]
+    late = env == {"FAKE_SHARES": "not"}
+    assert asked[1] < waits[0] < did[0] and asked[2] < waits[1], "both were begun before the host waited"
+    assert (did[1] > waits[1]) != late, "the other product is not what it waited for"
+    assert "asked upload" in steps[waits[0] : waits[1]], "what goes up is not waited for"
+
+
+def test_memory_that_is_locked_and_none_that_is_left(sources: Checkout, tmp_path: Path) -> None:
+    """The host's copies are what the driver gives while it gives any; values are the same. A session that is
+    closed has given all back."""
+    feeds = rows(4, 40, 0, 200)
+    envs = [{"FAKE_SHARES": "not", "FAKE_LOCKS": n} for n in "12"]
+    near = {"near": "cpu", "last": "cpu"}
+    found, _ = ran(sources, tmp_path, BOTH, "fake", feeds, envs, place=near)
+    oracle = runtime_session(model(BOTH))
+    for steps in found:
+        for feed, (outputs, memory, _) in zip(feeds, steps, strict=True):
+            agree(outputs, oracle.run(None, dict(feed)))
+            assert memory.arena_capacity >= memory.arena_bytes

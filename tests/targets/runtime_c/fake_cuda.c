@@ -10,6 +10,7 @@
  *   FAKE_CUDA_HANGS=n      after n launches no work ends
  *   FAKE_CUDA_ORDER=1      threads take turns last to first
  *   FAKE_CUDA_CODE=file    a library with the kernels, in place of an image that is PTX
+ *   FAKE_CUDA_LOCKED=n     bytes of the host that it locks
  *   FAKE_CUDA_LOG=file     what was called, and at the end what was not given back */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -39,9 +40,13 @@ typedef struct {
   fake_module *module;
   fake_kernel run;
 } fake_function;
+typedef struct {
+  uint64_t at;     /* when it was come to */
+  int recorded, no_times;
+} fake_event;
 typedef struct work {
   struct work *next;
-  uint64_t *event;         /* not NULL: when it came to this goes there, and nothing else is done */
+  fake_event *event;       /* not NULL: it is come to, and nothing else is done */
   fake_function *function; /* NULL: a copy of words[2] bytes from words[1] to words[0] */
   uint32_t groups, threads;
   int64_t words[MOST_WORDS];
@@ -50,7 +55,7 @@ typedef struct {
   work *first, **last;
 } fake_graph;
 
-static allocation *allocations;
+static allocation *allocations, *locked;
 static work *first_work, **last_work = &first_work;
 static long n_contexts, n_streams, n_events, n_modules, n_graphs, n_pushed, n_launches, bytes_taken;
 static int lost;
@@ -97,17 +102,27 @@ static uint64_t now(void) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static int run_all(void) {
+static const char *name_of(const fake_function *f) {
+  Dl_info info;
+  return dladdr((void *)(uintptr_t)f->run, &info) && info.dli_sname ? info.dli_sname : "?";
+}
+
+/* Up to an event, or (NULL) to the end. */
+static int run_to(const fake_event *last) {
+  int come = 0;
   if (captured) return CAPTURING;
-  while (first_work) {
+  while (first_work && !come) {
     work *w = first_work;
     first_work = w->next;
     if (!first_work) last_work = &first_work;
     if (w->event) {
-      *w->event = now();
+      w->event->at = now(), w->event->recorded--;
+      come = w->event == last && !last->recorded;
       free(w);
       continue;
     }
+    if (w->function) note(name_of(w->function), w->groups);
+    else note("copies", w->words[2]);
     if (!w->function) {
       memcpy((void *)(uintptr_t)w->words[0], (void *)(uintptr_t)w->words[1], (size_t)w->words[2]);
       free(w);
@@ -121,6 +136,13 @@ static int run_all(void) {
     free(w);
   }
   return lost;
+}
+static int run_all(void) { return run_to(NULL); }
+
+static int is_locked(const void *at, size_t bytes) {
+  for (allocation *a = locked; a; a = a->next)
+    if ((uint64_t)(uintptr_t)at >= a->at && (uint64_t)(uintptr_t)at + bytes <= a->at + a->bytes) return 1;
+  return 0;
 }
 
 /* ---- the driver API ---- */
@@ -144,6 +166,7 @@ int cuDevicePrimaryCtxRelease(int device) {
   n_contexts--;
   long n = 0;
   for (allocation *a = allocations; a; a = a->next) n++;
+  for (allocation *a = locked; a; a = a->next) n++;
   note("left: memory", n), note("left: streams", n_streams), note("left: modules", n_modules), note("left: graphs", n_graphs), note("left: events", n_events), note("left: contexts", n_contexts), note("left: pushed", n_pushed);
   return 0;
 }
@@ -165,18 +188,31 @@ int cuStreamQuery(void *stream) {
 }
 int cuEventCreate(void **event, unsigned flags) {
   CALL(flags);
-  return *event = calloc(1, sizeof(uint64_t)), n_events++, 0;
+  fake_event *e = calloc(1, sizeof *e);
+  e->no_times = flags == 2;
+  return *event = e, n_events++, 0;
 }
 int cuEventRecord(void *event, void *stream) {
-  CALL(stream != &n_streams);
+  CALL(((fake_event *)event)->no_times);
+  if (stream != &n_streams) return INVALID_VALUE;
   work *w = calloc(1, sizeof *w);
   w->event = event;
-  *w->event = 0;
+  w->event->at = 0, w->event->recorded++;
   return later(w);
+}
+int cuEventSynchronize(void *event) {
+  CALL(0);
+  return ((fake_event *)event)->recorded ? run_to(event) : 0;
+}
+int cuEventQuery(void *event) {
+  CALL(0);
+  if (((fake_event *)event)->recorded && first_work && n_launches >= setting("FAKE_CUDA_HANGS", 1 << 30)) return NOT_READY;
+  return ((fake_event *)event)->recorded ? run_to(event) : 0;
 }
 int cuEventElapsedTime(float *milliseconds, void *begin, void *end) {
   CALL(begin != end);
-  const uint64_t from = *(uint64_t *)begin, to = *(uint64_t *)end;
+  const uint64_t from = ((fake_event *)begin)->at, to = ((fake_event *)end)->at;
+  if (((fake_event *)begin)->no_times || ((fake_event *)end)->no_times) return INVALID_VALUE;
   if (!from || !to) return NOT_READY;
   return *milliseconds = (float)(to - from) / 1e6f, 0;
 }
@@ -265,26 +301,57 @@ int cuMemFree_v2(uint64_t at) {
   return INVALID_VALUE;
 }
 
-/* The host's memory is pageable: it is read, or written, before the call returns. */
+int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) {
+  CALL(bytes);
+  size_t taken = bytes;
+  for (allocation *a = locked; a; a = a->next) taken += a->bytes;
+  if (!bytes || flags != 1) return INVALID_VALUE;
+  if (taken > (size_t)setting("FAKE_CUDA_LOCKED", 1L << 40)) return NO_MEMORY;
+  allocation *a = calloc(1, sizeof *a);
+  char *data = malloc(bytes);
+  if (!a || !data) return free(a), free(data), NO_MEMORY;
+  *a = (allocation){locked, (uint64_t)(uintptr_t)memset(data, 0x5A, bytes), bytes};
+  locked = a;
+  return *at = data, 0;
+}
+int cuMemFreeHost(void *at) {
+  note(__func__, 0);
+  if (first_work && !lost) fprintf(stderr, "fake CUDA: locked memory is given back while work is under way\n");
+  for (allocation **p = &locked; *p; p = &(*p)->next) {
+    allocation *a = *p;
+    if (a->at != (uint64_t)(uintptr_t)at) continue;
+    *p = a->next;
+    return free(at), free(a), 0;
+  }
+  return INVALID_VALUE;
+}
+
+static int copy_later(uint64_t to, uint64_t from, size_t bytes) {
+  work *w = calloc(1, sizeof *w);
+  if (!w) return NO_MEMORY;
+  w->words[0] = (int64_t)to, w->words[1] = (int64_t)from, w->words[2] = (int64_t)bytes;
+  return later(w);
+}
+
+/* What is not locked is read, or written, before the call returns, and all before it is done; what is, whenever its turn comes. */
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
   CALL(bytes);
   if (stream != &n_streams || !inside(to, bytes)) return INVALID_VALUE;
+  if (is_locked(from, bytes)) return copy_later(to, (uint64_t)(uintptr_t)from, bytes);
   if (run_all()) return lost;
   return memcpy((void *)(uintptr_t)to, from, bytes), 0;
 }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
   CALL(bytes);
   if (stream != &n_streams || !inside(from, bytes)) return INVALID_VALUE;
+  if (is_locked(to, bytes)) return copy_later((uint64_t)(uintptr_t)to, from, bytes);
   if (run_all()) return lost;
   return memcpy(to, (void *)(uintptr_t)from, bytes), 0;
 }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
   CALL(bytes);
   if (stream != &n_streams || !inside(to, bytes) || !inside(from, bytes)) return INVALID_VALUE;
-  work *w = calloc(1, sizeof *w);
-  if (!w) return NO_MEMORY;
-  w->words[0] = (int64_t)to, w->words[1] = (int64_t)from, w->words[2] = (int64_t)bytes;
-  return later(w);
+  return copy_later(to, from, bytes);
 }
 
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared, void *stream,

@@ -1,7 +1,9 @@
 /* fake_driver.c: a device that runs on the CPU, for tests: its memory is behind a handle and its work waits in a queue until it is asked
  * for, as a GPU's does, so what forgets to copy, to wait or to keep its bytes reads something else. FAKE_SHARES=apart or idle: it says
  * that its memory is the host's, which sees it between map and unmap alone, and ends the program where the device has work meanwhile
- * that it must not have; not: its downloads wait for what is before them. */
+ * that it must not have; not: its downloads wait for what is before them.
+ *   FAKE_LOCKS=1           it has memory that it reaches by itself, =2 the second time not;
+ *   FAKE_ORDER=1           it tells stderr what it is asked for, what it does and when somebody waits; what nobody waits for is not done */
 #include "driver.h"
 #include "rt.h"
 
@@ -13,7 +15,7 @@ int fake_lost;                  /* and so do all after it */
 size_t fake_submits;            /* lists that were started */
 size_t fake_allocations;        /* memories that it has given */
 
-enum { MOST_WORK = 64, MOST_ARGS = 64, POISON = 0x5A };
+enum { MOST_WORK = 256, MOST_ARGS = 64, POISON = 0x5A };
 
 typedef struct {
   size_t bytes;
@@ -22,19 +24,20 @@ typedef struct {
 } fake_memory;
 
 typedef struct {
-  enum { UPLOAD, DOWNLOAD, COPY, LAUNCH } kind;
+  enum { UPLOAD, DOWNLOAD, COPY, LAUNCH, MARK } kind;
   fake_memory *a, *b, *used[MOST_ARGS]; /* of a launch */
   size_t at, from, bytes;
   const void *source;
   void *target;
   int32_t id;
   int64_t args[MOST_ARGS], groups;
+  uint64_t number; /* of a mark */
 } fake_work;
 
 typedef struct {
   const smelt_model_desc *model; /* whose kernel table has the functions */
   int32_t shares, mapped;        /* mapped: how many memories are */
-  uint32_t n_work;
+  uint32_t number, n_work;
   fake_work work[MOST_WORK];
 } fake_unit;
 
@@ -63,6 +66,7 @@ static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
   if (!u) return rt_error(rt, SMELT_DEVICE, "fake: no memory");
   *state = u;
   u->model = rt->model;
+  u->number = unit;
   for (uint32_t i = 0; i < rt->model->n_kernels; i++)
     if (rt->model->kernels[i].unit == (int32_t)unit && !rt->model->kernels[i].fn) return rt_error(rt, SMELT_DEVICE, "fake: a kernel has no function");
   if (getenv("FAKE_BREAKS")) fake_breaks = number_in("FAKE_BREAKS"), fake_lost = getenv("FAKE_LOST") != NULL;
@@ -75,28 +79,48 @@ static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
   if (getenv("FAKE_ALLOWS")) fake_allowed = number_in("FAKE_ALLOWS");
   return getenv("FAKE_REFUSES") ? rt_error(rt, SMELT_DEVICE, "fake: told to refuse") : SMELT_OK;
 }
-static void close_unit(void *state) { free(state); }
+static int n_locked; /* memories that have not been given back */
+static void close_unit(void *state) {
+  if (n_locked) abort();
+  free(state);
+}
 static const char *device(const void *state) { return state ? "fake" : "none"; }
 
 enum { BROKEN = -9 };
 static int breaks(void) { return fake_breaks && (!--fake_breaks ? fake_breaks = (size_t)fake_lost, 1 : 0); }
 
-static void run_all(fake_unit *u) {
-  for (uint32_t i = 0; i < u->n_work; i++) {
+static const char *const kinds[] = {"upload", "download", "copy", "launch", "mark"};
+
+static void tell(const fake_unit *u, const char *what, const fake_work *w) {
+  char line[300];
+  const char *kernel = w && w->kind == LAUNCH ? u->model->kernels[w->id].name : "";
+  if (!getenv("FAKE_ORDER")) return;
+  int n = snprintf(line, sizeof line, "fake %u: %s %s%s%.200s\n", (unsigned)u->number, what, w ? kinds[w->kind] : "all", *kernel ? " " : "", kernel);
+  sm_write_all(2, line, (size_t)n);
+}
+
+/* The first n. */
+static void run_some(fake_unit *u, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
     const fake_work *w = &u->work[i];
+    tell(u, "did", w);
     switch (w->kind) {
       case UPLOAD: memcpy(w->a->data + w->at, w->source, w->bytes); break;
       case DOWNLOAD: memcpy(w->target, w->a->data + w->at, w->bytes); break;
       case COPY: memcpy(w->a->data + w->at, w->b->data + w->from, w->bytes); break;
       case LAUNCH: u->model->kernels[w->id].fn(w->args, 0, w->groups, 0); break;
+      case MARK: break;
     }
   }
-  u->n_work = 0;
+  memmove(u->work, u->work + n, (u->n_work - n) * sizeof *u->work);
+  u->n_work -= n;
 }
+static void run_all(fake_unit *u) { run_some(u, u->n_work); }
 
 /* What a device that fails has not done is never done. */
 static int32_t finish(void *state) {
   int broken = breaks();
+  tell(state, "waited", NULL);
   if (!broken) run_all(state);
   ((fake_unit *)state)->n_work = 0;
   return broken ? BROKEN : 0;
@@ -112,6 +136,7 @@ static void check(const fake_unit *u, const fake_work *w) {
 static int32_t queue(fake_unit *u, fake_work work, int wait) {
   if (breaks()) return BROKEN;
   check(u, &work);
+  tell(u, "asked", &work);
   if (u->n_work == MOST_WORK) run_all(u);
   u->work[u->n_work++] = work;
   if (wait) run_all(u);
@@ -155,6 +180,7 @@ static void *map(void *state, void *memory, size_t bytes, int writes, int32_t *c
   uint8_t *seen = malloc(m->bytes);
   if (!seen) return *code = -2, NULL;
   if (breaks()) return *code = BROKEN, free(seen), NULL;
+  tell(u, "waited", NULL);
   run_all(u);
   memcpy(seen, m->data, m->bytes);
   m->mapped = 1, u->mapped++;
@@ -187,6 +213,31 @@ static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const
   fake_work w;
   int32_t code = prepare(state, id, buffers, dims, groups, &w);
   return code ? code : queue(state, w, 0);
+}
+
+/* ---- points ---- */
+static int32_t mark(void *state, uint64_t number) { return queue(state, (fake_work){.kind = MARK, .number = number}, 0); }
+
+static int32_t reach(void *state, uint64_t number) {
+  fake_unit *u = state;
+  uint32_t n = 0;
+  if (breaks()) return BROKEN;
+  while (n < u->n_work && !(u->work[n].kind == MARK && u->work[n].number >= number)) n++;
+  tell(u, "waited", n < u->n_work ? &u->work[n] : NULL);
+  run_some(u, n < u->n_work ? n + 1 : n);
+  return 0;
+}
+
+/* ---- memory of the host that it reaches by itself ---- */
+static void *lock(void *state, size_t bytes) {
+  long how = state ? (long)number_in("FAKE_LOCKS") : 0;
+  if (!how || (how == 2 && n_locked)) return NULL;
+  n_locked++;
+  return malloc(bytes);
+}
+static void unlock(void *state, void *host) {
+  if (!state || !n_locked--) abort();
+  free(host);
 }
 
 /* ---- lists ---- */
@@ -228,5 +279,5 @@ static void forget(void *state, void *list) {
 const smelt_driver smelt_driver_fake = {
     .name = "fake", .codes = "see fake_driver.c", .open = open_unit, .close = close_unit, .device = device, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish,
-    .flush = flush, .record = record, .submit = submit, .forget = forget,
+    .flush = flush, .record = record, .submit = submit, .forget = forget, .mark = mark, .reach = reach, .lock = lock, .unlock = unlock,
 };
