@@ -21,7 +21,7 @@ enum {
   VK_STORAGE_DESCRIPTOR = 7, VK_STAGE_COMPUTE = 32, VK_BIND_COMPUTE = 1,
   VK_AT_COMPUTE = 0x800, VK_AT_TRANSFER = 0x1000, VK_AT_HOST = 0x4000,
   VK_SHADER_READ = 0x20, VK_SHADER_WRITE = 0x40, VK_TRANSFER_READ = 0x800, VK_TRANSFER_WRITE = 0x1000, VK_HOST_READ = 0x2000,
-  VK_RESET_COMMAND_BUFFER = 2, VK_ONE_TIME = 1, VK_TIMESTAMP = 2, VK_RESULT_64 = 1
+  VK_RESET_COMMAND_BUFFER = 2, VK_ONE_TIME = 1, VK_SIMULTANEOUS = 4, VK_TIMESTAMP = 2, VK_RESULT_64 = 1
 };
 #define VK_VERSION_1_1 0x401000u
 #define VK_WHOLE_SIZE (~(uint64_t)0)
@@ -126,6 +126,7 @@ typedef struct { int32_t type; const void *next; uint32_t flags; int32_t kind; u
   X(int32_t, vkCreateCommandPool, (vk_handle, const vk_command_pool_create *, const void *, vk_object *))               \
   X(void, vkDestroyCommandPool, (vk_handle, vk_object, const void *))                                                   \
   X(int32_t, vkAllocateCommandBuffers, (vk_handle, const vk_command_allocate *, vk_handle *))                           \
+  X(void, vkFreeCommandBuffers, (vk_handle, vk_object, uint32_t, const vk_handle *))                                    \
   X(int32_t, vkBeginCommandBuffer, (vk_handle, const vk_command_begin *))                                               \
   X(int32_t, vkEndCommandBuffer, (vk_handle))                                                                           \
   X(int32_t, vkResetCommandBuffer, (vk_handle, uint32_t))                                                               \

@@ -1,192 +1,6 @@
 /* vulkan_driver.c: the driver (driver.h) for Vulkan 1.1 devices; it opens the loader by dlopen. A unit's code is a package of
- * SPIR-V modules (package.py).
- *
- * Work is recorded into one command buffer and submitted by `flush`, or when somebody waits. Ranges of memory that the recorded
- * work reads and writes are kept, so that a barrier stands only between launches that depend on each other. */
-#include "vulkan_pipelines.h"
-
-/* ---- memory ---- */
-static void destroy_piece(vk_unit *u, vk_piece *piece) {
-  if (piece->buffer) u->vk.vkDestroyBuffer(u->device, piece->buffer, NULL);
-  if (piece->memory) u->vk.vkFreeMemory(u->device, piece->memory, NULL); /* and it is unmapped */
-  *piece = (vk_piece){0};
-}
-
-/* A buffer with memory of its own, for staging, which the host sees, or not; 0 and *code on failure. */
-static int32_t create_piece(vk_unit *u, vk_piece *piece, uint64_t bytes, int for_staging, int32_t *code) {
-  uint32_t type = for_staging ? u->staging_type : u->memory_type;
-  vk_buffer_create create = {.type = VK_BUFFER_CREATE, .bytes = (bytes + 15) / 16 * 16, .usage = VK_USAGE_ALL};
-  *piece = (vk_piece){.bytes = create.bytes};
-  *code = u->vk.vkCreateBuffer(u->device, &create, NULL, &piece->buffer);
-  if (!*code) {
-    vk_requirements wants;
-    u->vk.vkGetBufferMemoryRequirements(u->device, piece->buffer, &wants);
-    vk_memory_allocate allocate = {.type = VK_MEMORY_ALLOCATE, .bytes = wants.bytes, .memory_type = type};
-    *code = wants.types >> type & 1 ? u->vk.vkAllocateMemory(u->device, &allocate, NULL, &piece->memory) : VK_OUT_OF_DEVICE_MEMORY;
-  }
-  if (!*code) *code = u->vk.vkBindBufferMemory(u->device, piece->buffer, piece->memory, 0);
-  if (!*code && (for_staging || u->visible)) {
-    void *host = NULL;
-    *code = u->vk.vkMapMemory(u->device, piece->memory, 0, VK_WHOLE_SIZE, 0, &host);
-    piece->host = host;
-  }
-  if (*code) destroy_piece(u, piece);
-  return !*code;
-}
-
-/* Bytes of staging that stay as they are until the work has ended; NULL and *code on failure. */
-static char *stage(vk_unit *u, uint64_t bytes, vk_object *buffer, uint64_t *offset, int32_t *code) {
-  staging *s = u->staging;
-  uint64_t step = u->alignment > 16 ? u->alignment : 16, at = s ? (s->used + step - 1) / step * step : 0;
-  if (!s || bytes > s->piece.bytes || at > s->piece.bytes - bytes) {
-    s = calloc(1, sizeof *s);
-    if (!s) return *code = VK_OUT_OF_HOST_MEMORY, NULL;
-    if (!create_piece(u, &s->piece, bytes > STAGING_BYTES ? bytes : STAGING_BYTES, 1, code)) return free(s), NULL;
-    s->next = u->staging;
-    u->staging = s;
-    at = 0;
-  }
-  s->used = at + bytes;
-  *buffer = s->piece.buffer;
-  *offset = at;
-  return s->piece.host + at;
-}
-
-/* ---- recording ---- */
-/* Whether there is work that has not ended, recorded or under way. */
-static int busy(const vk_unit *u) { return u->recording || u->under_way; }
-
-static void barrier(vk_unit *u, uint32_t to_stage, uint32_t to) {
-  vk_memory_barrier all = {.type = VK_MEMORY_BARRIER, .from = VK_SHADER_WRITE | VK_TRANSFER_WRITE, .to = to};
-  u->vk.vkCmdPipelineBarrier(u->commands, VK_AT_COMPUTE | VK_AT_TRANSFER, to_stage, 0, 1, &all, 0, NULL, 0, NULL);
-  u->n_ranges = 0;
-}
-
-static int overlaps(const vk_unit *u, vk_object buffer, uint64_t from, uint64_t to, int written) {
-  for (uint32_t i = 0; i < u->n_ranges; i++) {
-    const used_range *r = &u->ranges[i];
-    if (r->buffer == buffer && (written || r->written) && from < r->to && r->from < to) return 1;
-  }
-  return 0;
-}
-
-/* A step that uses these ranges comes next: after what it depends on. */
-static void order(vk_unit *u, const used_range *ranges, uint32_t n) {
-  int wait = u->n_ranges + n > MAX_RANGES;
-  for (uint32_t i = 0; i < n && !wait; i++) wait = overlaps(u, ranges[i].buffer, ranges[i].from, ranges[i].to, ranges[i].written);
-  if (wait) barrier(u, VK_AT_COMPUTE | VK_AT_TRANSFER, VK_SHADER_READ | VK_SHADER_WRITE | VK_TRANSFER_READ | VK_TRANSFER_WRITE);
-  for (uint32_t i = 0; i < n && u->n_ranges < MAX_RANGES; i++) u->ranges[u->n_ranges++] = ranges[i];
-}
-
-static void record_copy(vk_unit *u, vk_object to, uint64_t to_offset, vk_object from, uint64_t from_offset, uint64_t bytes) {
-  used_range ranges[] = {{to, to_offset, to_offset + bytes, 1}, {from, from_offset, from_offset + bytes, 0}};
-  vk_buffer_copy copy = {from_offset, to_offset, bytes};
-  order(u, ranges, 2);
-  u->vk.vkCmdCopyBuffer(u->commands, from, to, 1, &copy);
-  u->recorded++;
-}
-
-/* What the work has used, after its end. */
-static void clean(vk_unit *u) {
-  for (vk_memory *m = u->dead, *next; m; m = next) {
-    next = m->next;
-    destroy_piece(u, &m->piece);
-    destroy_piece(u, &m->view);
-    free(m);
-  }
-  u->dead = NULL;
-  for (staging *s = u->staging, *next; s; s = next) { /* the first ordinary one stays */
-    next = s->next;
-    if (s->piece.bytes == STAGING_BYTES && !next) {
-      s->used = 0;
-      u->staging = s;
-      break;
-    }
-    destroy_piece(u, &s->piece);
-    free(s);
-    u->staging = next;
-  }
-  for (uint32_t i = 0; i < u->pool; i++) u->vk.vkResetDescriptorPool(u->device, u->pools[i], 0);
-  u->pool = 0;
-  u->sets_left = u->buffers_left = 0;
-  u->n_ranges = u->recorded = 0;
-}
-
-/* What is recorded is under way. */
-static int32_t flush(void *state) {
-  vk_unit *u = state;
-  if (!u->recording) return 0;
-  barrier(u, VK_AT_HOST, VK_HOST_READ);
-  u->recording = 0;
-  u->under_way = 1; /* also where it fails: `wait` makes the buffer ready again */
-  int32_t code = u->vk.vkEndCommandBuffer(u->commands);
-  vk_submit submit = {.type = VK_SUBMIT, .n = 1, .commands = &u->commands};
-  return u->submitted = code ? code : u->vk.vkQueueSubmit(u->queue, 1, &submit, u->fence);
-}
-
-/* Submit what is recorded, wait for it, and give the reads that were asked for. */
-static int32_t wait(vk_unit *u) {
-  if (u->hung) return SMELT_HANGS;
-  flush(u);
-  int32_t code = u->submitted;
-  if (u->under_way) {
-    if (!code) code = u->vk.vkWaitForFences(u->device, 1, &u->fence, 1, smelt_rt_patience());
-    if (code == VK_TIMEOUT) {
-      u->hung = 1;
-      u->n_reads = 0;
-      return SMELT_HANGS;
-    }
-    if (code) u->vk.vkDeviceWaitIdle(u->device);
-    int32_t reset = u->vk.vkResetFences(u->device, 1, &u->fence);
-    u->vk.vkResetCommandBuffer(u->commands, 0);
-    code = code ? code : reset;
-    u->under_way = u->submitted = 0;
-  }
-  for (uint32_t i = 0; i < u->n_reads && !code; i++) {
-    const pending_read *r = &u->reads[i];
-    memcpy(r->host, r->memory ? r->memory->piece.host + r->offset : r->staged, (size_t)r->bytes);
-  }
-  u->n_reads = 0;
-  clean(u);
-  return code;
-}
-
-static int32_t begin(vk_unit *u) {
-  if (u->hung) return SMELT_HANGS;
-  if (u->recording) return 0;
-  int32_t code = u->under_way ? wait(u) : 0; /* its buffer is the only one */
-  vk_command_begin begin = {.type = VK_COMMAND_BEGIN, .flags = VK_ONE_TIME};
-  if (!code) code = u->vk.vkBeginCommandBuffer(u->commands, &begin);
-  u->recording = !code;
-  return code;
-}
-
-/* Reads that were to be made at the end, of memory that may change before: into staging, now. */
-static int32_t settle_reads(vk_unit *u) {
-  for (uint32_t i = 0; i < u->n_reads; i++) {
-    pending_read *r = &u->reads[i];
-    vk_object buffer;
-    uint64_t offset;
-    int32_t code = 0;
-    if (!r->memory) continue;
-    char *staged = stage(u, r->bytes, &buffer, &offset, &code);
-    if (!staged) return code;
-    record_copy(u, buffer, offset, r->memory->piece.buffer, r->offset, r->bytes);
-    r->staged = staged;
-    r->memory = NULL;
-  }
-  return 0;
-}
-
-/* Before any step that is recorded. */
-static int32_t prepare(vk_unit *u) {
-  if (u->recorded >= MAX_RECORDED) {
-    int32_t code = wait(u);
-    if (code) return code;
-  }
-  int32_t code = begin(u);
-  return code ? code : settle_reads(u);
-}
+ * SPIR-V modules (package.py). */
+#include "vulkan_work.h"
 
 /* ---- copies ---- */
 static int32_t upload(void *state, void *memory, size_t offset, const void *host, size_t bytes, int waits) {
@@ -210,7 +24,9 @@ static int32_t upload(void *state, void *memory, size_t offset, const void *host
 static int32_t download(void *state, void *memory, size_t offset, void *host, size_t bytes, int waits) {
   vk_unit *u = state;
   vk_memory *m = memory;
-  int32_t code = u->hung ? SMELT_HANGS : m->piece.host ? 0 : begin(u);
+  if (waits == SMELT_SOON && m->piece.host && !busy(u) && !u->hung) return memcpy(host, m->piece.host + offset, bytes), 0;
+  int now = waits == SMELT_SOON || !m->piece.host; /* into staging, as it may change before it is read */
+  int32_t code = u->hung ? SMELT_HANGS : now ? begin(u) : 0;
   if (code) return code;
   if (u->n_reads == u->room_reads) {
     uint32_t room = u->room_reads ? 2 * u->room_reads : 16;
@@ -219,8 +35,8 @@ static int32_t download(void *state, void *memory, size_t offset, void *host, si
     u->reads = more;
     u->room_reads = room;
   }
-  u->reads[u->n_reads++] = (pending_read){.memory = m, .offset = offset, .bytes = bytes, .host = host};
-  if (!m->piece.host && (code = settle_reads(u))) return u->n_reads--, code;
+  u->reads[u->n_reads++] = (pending_read){.memory = m, .offset = offset, .bytes = bytes, .host = host, .soon = waits == SMELT_SOON};
+  if (now && (code = settle_reads(u))) return u->n_reads--, code;
   return waits == SMELT_NOW ? wait(u) : 0;
 }
 
@@ -246,9 +62,10 @@ static void *allocate(void *state, size_t bytes, const void *contents, int32_t *
 static void release(void *state, void *memory) {
   vk_unit *u = state;
   vk_memory *m = memory;
-  m->next = u->dead;
-  u->dead = m;
-  if (!busy(u) && !u->n_reads) clean(u);
+  vk_memory **dead = u->n_reads ? &u->dead : &newest(u)->dead;
+  m->next = *dead;
+  *dead = m;
+  if (!busy(u) && !u->n_reads) bury(u, dead);
 }
 
 static void *map(void *state, void *memory, size_t bytes, int writes, int32_t *code) {
@@ -302,25 +119,26 @@ static uint64_t evaluate(const uint32_t **at, const int64_t *dims) {
 }
 
 static vk_object set_of(vk_unit *u, const vk_kernel *k, uint32_t n, int32_t *code) {
-  if (!u->sets_left || u->buffers_left < n) {
-    if (u->pool == u->n_pools) {
-      vk_object *more = realloc(u->pools, (u->n_pools + 1) * sizeof *more);
+  vk_slot *slot = u->slot;
+  if (!slot->sets_left || slot->buffers_left < n) {
+    if (slot->pool == slot->n_pools) {
+      vk_object *more = realloc(slot->pools, (slot->n_pools + 1) * sizeof *more);
       vk_pool_size size = {VK_STORAGE_DESCRIPTOR, POOL_BUFFERS};
       vk_pool_create create = {.type = VK_POOL_CREATE, .max_sets = POOL_SETS, .n = 1, .sizes = &size};
       if (!more) return *code = VK_OUT_OF_HOST_MEMORY, 0;
-      u->pools = more;
-      if ((*code = u->vk.vkCreateDescriptorPool(u->device, &create, NULL, &u->pools[u->n_pools]))) return 0;
-      u->n_pools++;
+      slot->pools = more;
+      if ((*code = u->vk.vkCreateDescriptorPool(u->device, &create, NULL, &slot->pools[slot->n_pools]))) return 0;
+      slot->n_pools++;
     }
-    u->pool++;
-    u->sets_left = POOL_SETS;
-    u->buffers_left = POOL_BUFFERS;
+    slot->pool++;
+    slot->sets_left = POOL_SETS;
+    slot->buffers_left = POOL_BUFFERS;
   }
-  vk_set_allocate allocate = {.type = VK_SET_ALLOCATE, .pool = u->pools[u->pool - 1], .n = 1, .layouts = &k->set_layout};
+  vk_set_allocate allocate = {.type = VK_SET_ALLOCATE, .pool = slot->pools[slot->pool - 1], .n = 1, .layouts = &k->set_layout};
   vk_object set = 0;
   if ((*code = u->vk.vkAllocateDescriptorSets(u->device, &allocate, &set))) return 0;
-  u->sets_left--;
-  u->buffers_left -= n;
+  slot->sets_left--;
+  slot->buffers_left -= n;
   vk_write_set writes[MAX_BOUND + 1];
   for (uint32_t i = 0; i < n; i++)
     writes[i] = (vk_write_set){.type = VK_WRITE_SET, .set = set, .binding = i, .count = 1, .descriptor = VK_STORAGE_DESCRIPTOR, .buffers = &u->infos[i]};
@@ -360,8 +178,8 @@ static int32_t share(vk_unit *u, uint32_t first, uint32_t n, vk_memory **packed)
   int32_t code = 0;
   if (total > u->most_range) return RANGE;
   if (!(*packed = allocate(u, total, NULL, &code))) return code;
-  (*packed)->next = u->dead; /* it lives until the work has ended */
-  u->dead = *packed;
+  (*packed)->next = u->slot->dead; /* it lives until the work has ended */
+  u->slot->dead = *packed;
   for (uint32_t i = first; i < n; i++) {
     tensor *t = &u->tensors[i];
     t->at = at;
@@ -438,16 +256,16 @@ static int32_t dispatch(vk_unit *u, const vk_kernel *k, int64_t groups) {
   }
   vk_object set = n ? set_of(u, k, n, &code) : 0;
   if (code) return code;
-  u->vk.vkCmdBindPipeline(u->commands, VK_BIND_COMPUTE, k->pipeline);
-  if (n) u->vk.vkCmdBindDescriptorSets(u->commands, VK_BIND_COMPUTE, k->layout, 0, 1, &set, 0, NULL);
-  if (pushed(part) && part->n_parameters) u->vk.vkCmdPushConstants(u->commands, k->layout, VK_STAGE_COMPUTE, 0, part->n_parameters * 4, u->words);
+  u->vk.vkCmdBindPipeline(u->slot->commands, VK_BIND_COMPUTE, k->pipeline);
+  if (n) u->vk.vkCmdBindDescriptorSets(u->slot->commands, VK_BIND_COMPUTE, k->layout, 0, 1, &set, 0, NULL);
+  if (pushed(part) && part->n_parameters) u->vk.vkCmdPushConstants(u->slot->commands, k->layout, VK_STAGE_COMPUTE, 0, part->n_parameters * 4, u->words);
   int timed = u->queries && u->n_timed < MOST_TIMED;
   if (timed) {
-    u->vk.vkCmdResetQueryPool(u->commands, u->queries, 2 * u->n_timed, 2);
-    u->vk.vkCmdWriteTimestamp(u->commands, VK_AT_COMPUTE, u->queries, 2 * u->n_timed);
+    u->vk.vkCmdResetQueryPool(u->slot->commands, u->queries, 2 * u->n_timed, 2);
+    u->vk.vkCmdWriteTimestamp(u->slot->commands, VK_AT_COMPUTE, u->queries, 2 * u->n_timed);
   }
-  u->vk.vkCmdDispatch(u->commands, (uint32_t)x, (uint32_t)y, (uint32_t)z);
-  if (timed) u->vk.vkCmdWriteTimestamp(u->commands, VK_AT_COMPUTE, u->queries, 2 * u->n_timed + 1);
+  u->vk.vkCmdDispatch(u->slot->commands, (uint32_t)x, (uint32_t)y, (uint32_t)z);
+  if (timed) u->vk.vkCmdWriteTimestamp(u->slot->commands, VK_AT_COMPUTE, u->queries, 2 * u->n_timed + 1);
   if (u->queries) u->n_timed++;
   u->recorded++;
   return 0;
@@ -469,6 +287,20 @@ static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const
     if (t->written && t->memory && t->bytes) record_copy(u, t->memory->piece.buffer, t->offset, packed->piece.buffer, t->at, t->bytes);
   }
   return code;
+}
+
+static void *record(void *state, const smelt_command *commands, uint32_t n) {
+  vk_unit *u = state;
+  if (u->hung || flush(u)) return NULL; /* a failure is told when somebody waits */
+  vk_slot *list = begin_list(u);
+  int32_t code = 0;
+  for (uint32_t i = 0; list && i < n && !code; i++) {
+    const smelt_command *c = &commands[i];
+    const smelt_place *to = &c->buffers[0], *from = &c->buffers[1];
+    code = c->kernel >= 0 ? launch(u, c->kernel, c->buffers, c->dims, c->groups)
+                          : copy(u, to->memory, (size_t)to->offset, from->memory, (size_t)from->offset, (size_t)c->groups);
+  }
+  return list ? end_list(u, list, code) : NULL;
 }
 
 static int32_t finish(void *state) {
@@ -508,8 +340,11 @@ static int32_t create_commands(smelt_rt *rt, vk_unit *u) {
   vk_fence_create fence = {.type = VK_FENCE_CREATE};
   int32_t code = u->vk.vkCreateCommandPool(u->device, &pool, NULL, &u->command_pool);
   vk_command_allocate allocate = {.type = VK_COMMAND_ALLOCATE, .pool = u->command_pool, .n = 1};
-  if (!code) code = u->vk.vkAllocateCommandBuffers(u->device, &allocate, &u->commands);
-  if (!code) code = u->vk.vkCreateFence(u->device, &fence, NULL, &u->fence);
+  u->slot = newest(u);
+  for (uint32_t i = 0; i < RING && !code; i++) {
+    code = u->vk.vkAllocateCommandBuffers(u->device, &allocate, &u->ring[i].commands);
+    if (!code) code = u->vk.vkCreateFence(u->device, &fence, NULL, &u->ring[i].fence);
+  }
   if (!code) create_piece(u, &u->nothing, 64, 0, &code);
   return code ? vk_failed(rt, u, "making a queue of commands", code) : SMELT_OK;
 }
@@ -537,9 +372,9 @@ static void close_unit(void *state) {
   if (u->hung) return; /* the device may be using all of it */
   if (u->device) {
     u->vk.vkDeviceWaitIdle(u->device);
-    clean(u);
-    if (u->staging) destroy_piece(u, &u->staging->piece);
-    free(u->staging);
+    for (uint32_t i = 0; i < RING; i++) destroy_slot(u, &u->ring[i]);
+    drop_staging(u, &u->held, 0);
+    bury(u, &u->dead);
     destroy_piece(u, &u->nothing);
     for (uint32_t i = 0; i < u->model->n_kernels; i++) {
       vk_kernel *k = &u->kernels[i];
@@ -547,15 +382,12 @@ static void close_unit(void *state) {
       if (k->layout) u->vk.vkDestroyPipelineLayout(u->device, k->layout, NULL);
       if (k->set_layout) u->vk.vkDestroyDescriptorSetLayout(u->device, k->set_layout, NULL);
     }
-    for (uint32_t i = 0; i < u->n_pools; i++) u->vk.vkDestroyDescriptorPool(u->device, u->pools[i], NULL);
     if (u->queries) u->vk.vkDestroyQueryPool(u->device, u->queries, NULL);
     if (u->cache) u->vk.vkDestroyPipelineCache(u->device, u->cache, NULL);
-    if (u->fence) u->vk.vkDestroyFence(u->device, u->fence, NULL);
     if (u->command_pool) u->vk.vkDestroyCommandPool(u->device, u->command_pool, NULL);
     u->vk.vkDestroyDevice(u->device, NULL);
   }
   if (u->instance && u->vk.vkDestroyInstance) u->vk.vkDestroyInstance(u->instance, NULL);
-  free(u->pools);
   free(u->reads);
   free(u->tensors);
   free(u->used);
@@ -567,5 +399,5 @@ static void close_unit(void *state) {
 const smelt_driver smelt_driver_vulkan = {
     .name = "Vulkan", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish, .flush = flush,
-    .clock = take_times, .elapsed = elapsed,
+    .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
 };

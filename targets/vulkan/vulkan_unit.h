@@ -14,7 +14,7 @@ static const char CODES[] = "codes to -1000 are VkResult's (vulkan_core.h); -100
 
 enum { MAGIC = 0x4B564D53, ROW = 8, FLOAT64 = 1, ELASTIC = 2 };
 enum { MAX_BOUND = 96, PUSHED_WORDS = 32, MAX_RANGES = 64, MAX_RECORDED = 4096, POOL_SETS = 256, POOL_BUFFERS = 2048 };
-enum { MOST_TIMED = 64 };
+enum { MOST_TIMED = 64, RING = 4, MARKS = 64 };
 enum { STAGING_BYTES = 1 << 20, ROUND = 1 << 12, LLVMPIPE_ROUNDS = 65535 };
 
 typedef struct {
@@ -39,6 +39,8 @@ typedef struct staging {
 typedef struct {
   vk_memory *memory; /* read from there at the end, or (NULL) from here: */
   const char *staged;
+  uint64_t serial;   /* of the recording that brings it there */
+  int32_t soon;      /* as soon as that has ended */
   uint64_t offset, bytes;
   char *host;
 } pending_read;
@@ -48,6 +50,17 @@ typedef struct {
   uint64_t from, to;
   int written;
 } used_range;
+
+/* A command buffer with what its work uses until it has ended. */
+typedef struct {
+  vk_handle commands;
+  vk_object fence;
+  int32_t submitted; /* the code of its submission */
+  staging *staging;
+  vk_memory *dead;   /* released */
+  vk_object *pools;  /* of descriptors, those of `pool` in use */
+  uint32_t n_pools, pool, sets_left, buffers_left;
+} vk_slot;
 
 /* A tensor of a launch. at: where it begins in what is bound. */
 typedef struct {
@@ -75,26 +88,28 @@ typedef struct {
   uint32_t unit, family, memory_type, staging_type, float_controls, most_bindings, most_lanes, most_groups[3];
   int32_t visible; /* the host sees the device's memory */
   uint64_t most_range, alignment, most_rounds;
-  vk_handle instance, physical, device, queue, commands;
-  vk_object command_pool, fence, cache;
+  vk_handle instance, physical, device, queue;
+  vk_object command_pool, cache;
   vk_piece nothing; /* bound in place of tensors without elements */
   uint32_t *package;
   vk_kernel *kernels;
-  vk_object *pools;
-  uint32_t n_pools, pool, sets_left, buffers_left;
-  staging *staging;
-  vk_memory *dead;
+  vk_slot ring[RING], *slot; /* slot: what is being recorded */
+  uint64_t serial, reached;  /* recordings so far, of which n lies in ring[n % RING]; all up to `reached` have ended, the others are under way */
+  uint64_t marks[MARKS], marked; /* per point, by number: the recording that it is the end of; the last point's number */
+  staging *held;             /* of recordings that have ended: reads come from there */
+  vk_memory *dead;           /* released, while reads may come from there */
   pending_read *reads;
   uint32_t n_reads, room_reads;
-  used_range ranges[MAX_RANGES];
+  used_range ranges[MAX_RANGES]; /* of what has been recorded since the last barrier, under way or not */
   uint32_t n_ranges, recorded;
+  int32_t all_ranges;        /* and of a list */
   /* of the launch that is recorded */
   tensor *tensors;
   used_range *used;
   uint32_t *words;
   vk_buffer_info infos[MAX_BOUND + 1];
-  int recording, under_way; /* the one command buffer */
-  int32_t submitted;        /* the code of its submission */
+  int recording;
+  int listing;              /* a list is: it takes no part in what goes on around it */
   int32_t hung;             /* it has not ended in time */
   uint32_t vendor, device_id, driver_version;
   uint8_t cache_id[16];     /* of all drivers whose compiled code is alike */

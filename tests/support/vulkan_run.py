@@ -27,7 +27,7 @@ from smelt.targets.vulkan.package import packed
 
 HARNESS = Path(__file__).resolve().parent.parent / "targets" / "vulkan_c" / "harness.c"
 Array = np.ndarray[Any, Any]
-_POINTERS = ("h_open", "h_allocate", "h_map")
+_POINTERS = ("h_open", "h_allocate", "h_map", "h_record")
 
 
 @functools.cache
@@ -108,7 +108,8 @@ class Session:
         sizes = ctypes.c_uint64(at), data, ctypes.c_uint64(len(data))
         self.check(self.lib.h_upload(self.handle, memory, *sizes, 0))
 
-    def download(self, memory: ctypes.c_void_p, out: Array, at: int = 0, wait: bool = True) -> None:
+    def download(self, memory: ctypes.c_void_p, out: Array, at: int = 0, wait: int = True) -> None:
+        """wait: SMELT_LAST, SMELT_NOW or SMELT_SOON."""
         sizes = ctypes.c_uint64(at), out.ctypes.data_as(ctypes.c_void_p), ctypes.c_uint64(out.nbytes)
         self.check(self.lib.h_download(self.handle, memory, *sizes, int(wait)))
 
@@ -125,6 +126,30 @@ class Session:
 
     def unmap(self, memory: ctypes.c_void_p, at: int) -> None:
         self.check(self.lib.h_unmap(self.handle, memory, ctypes.c_void_p(at)))
+
+    def mark(self, number: int) -> None:
+        self.check(self.lib.h_mark(self.handle, ctypes.c_uint64(number)))
+
+    def reach(self, number: int) -> None:
+        self.check(self.lib.h_reach(self.handle, ctypes.c_uint64(number)))
+
+    def record(
+        self, part: int, memories: Sequence[Sequence[ctypes.c_void_p]], dims: Sequence[int], groups: int
+    ) -> ctypes.c_void_p:
+        """Launches with these memories each, or (part -1) copies of `groups` bytes."""
+        each = [m.value for launch in memories for m in launch]
+        pointers = (ctypes.c_void_p * len(each))(*each)
+        numbers = (ctypes.c_int64 * max(len(dims), 1))(*dims)
+        found = self.lib.h_record(self.handle, part, len(memories), pointers, numbers, ctypes.c_int64(groups))
+        if not found:
+            raise Failed("no list")
+        return ctypes.c_void_p(found)
+
+    def submit(self, made: ctypes.c_void_p) -> None:
+        self.check(self.lib.h_submit(self.handle, made))
+
+    def forget(self, made: ctypes.c_void_p) -> None:
+        self.lib.h_forget(self.handle, made)
 
     def launch(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import struct
@@ -29,6 +30,7 @@ DOUBLE = """
 kernel @double(n: dim in 0..*, x: f32[n]) -> (y: f32[n]) {
   group i in n { y[i] = x[i] * 2.0: f32 }
 }"""
+SOON = 2
 HERE = Path(__file__).parent
 PATH = os.pathsep.join(map(str, (HERE, HERE.parent / "support", *sys.path)))
 WEAK = (
@@ -53,6 +55,11 @@ def double(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 def floats(*values: float) -> bytes:
     return np.array(values, np.float32).tobytes()
+
+
+def give_back(session: Session, *memories: ctypes.c_void_p) -> None:
+    for memory in memories:
+        session.release(memory)
 
 
 def test_reads_give_what_was_there_when_they_were_asked_for(double: Session) -> None:
@@ -120,9 +127,68 @@ def test_work_goes_on_after_a_flush(double: Session) -> None:
         a = double.allocate(16, floats(1, 2, 3, 4))
 
 
-def test_copies_and_maps(double: Session) -> None:
-    import ctypes
+def test_more_submits_than_command_buffers(double: Session) -> None:
+    """Each begins while those before it may be under way, and sees what they have made."""
+    a, b = double.allocate(16, floats(1, 2, 3, 4)), double.allocate(16)
+    for i in range(21):
+        double.launch(0, [a, b] if i % 2 == 0 else [b, a], [0, 0], [4], 4)
+        double.flush()
+    last, got = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    double.download(b, last, wait=False)
+    for _ in range(9):  # the read's own command buffer is used again before anybody waits
+        double.launch(0, [a, b], [0, 0], [4], 4)
+        double.flush()
+    double.download(b, got)
+    np.testing.assert_array_equal(last, np.float32([1, 2, 3, 4]) * 2**21)
+    np.testing.assert_array_equal(got, last)
+    give_back(double, a, b)
 
+
+def test_a_point_is_reached_with_its_reads(double: Session) -> None:
+    """And what was asked for later goes on: it may be under way, or not even submitted."""
+    a, b = double.allocate(16, floats(1, 2, 3, 4)), double.allocate(16)
+    early, late = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    for turn in range(40):  # more points than are remembered, more submits than the ring has
+        double.launch(0, [a, b], [0, 0], [4], 4)
+        double.download(b, early, wait=SOON)
+        double.mark(2 * turn + 1)
+        double.flush()
+        double.launch(0, [b, a], [0, 0], [4], 4)
+        double.upload(b, floats(0, 0, 0, 0))
+        double.download(a, late, wait=False)
+        double.mark(2 * turn + 2)
+        double.reach(2 * turn + 1)
+        assert early[0] == 2 * 4.0**turn and not late.any(), "what comes last is not there yet"
+        if turn % 8 == 7:
+            double.finish()
+            assert late[3] == 16 * 4.0**turn
+            late[:] = 0
+    double.reach(1)  # long ago
+    give_back(double, a, b)
+
+
+def test_a_list_is_submitted_while_it_is_under_way(double: Session) -> None:
+    a, b, c = double.allocate(16, floats(1, 2, 3, 4)), double.allocate(16), double.allocate(16)
+    there, back = double.record(0, [[a, b], [b, a]], [4], 4), double.record(-1, [[c, a]], [], 16)
+    seen, got = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    for turn in range(11):
+        double.submit(there)
+        if turn == 4:
+            double.download(a, seen, wait=False)
+        if turn == 6:
+            double.launch(0, [a, b], [0, 0], [4], 4)  # between two of them, without a flush
+            double.launch(0, [b, a], [0, 0], [4], 4)
+    double.submit(back)
+    double.launch(0, [c, b], [0, 0], [4], 4)
+    double.download(b, got)
+    np.testing.assert_array_equal(seen, np.float32([1, 2, 3, 4]) * 4**5)
+    np.testing.assert_array_equal(got, np.float32([1, 2, 3, 4]) * 4**12 * 2)
+    double.forget(there)
+    double.forget(back)
+    give_back(double, a, b, c)
+
+
+def test_copies_and_maps(double: Session) -> None:
     a, b = double.allocate(32, floats(*range(8))), double.allocate(32, floats(*[0] * 8))
     double.copy(b, 8, a, 4, 12)
     at = double.mapped(b, 32, writes=True)
@@ -330,7 +396,7 @@ from device_trees import check_tree
 from scheduled_trees import TREES
 from smelt.core.ir.text import parse_kernel
 from vulkan_run import OnVulkan
-from test_vulkan_driver import sums_of, u8
+from test_vulkan_driver import *
 for name in ("mixed-widths", "lane-sums", "halves"):
     text, sizes = TREES[name]
     kernel = parse_kernel(text)
@@ -342,6 +408,11 @@ kernel = sums_of(40, u8)
 built = OnVulkan(kernel)
 built(inputs(kernel, {"n": 7}), {"n": 7})
 built.session.close()
+session = Session(list(emit_parts([parse_kernel(DOUBLE)]).values()), [2])
+test_more_submits_than_command_buffers(session)
+test_a_point_is_reached_with_its_reads(session)
+test_a_list_is_submitted_while_it_is_under_way(session)
+session.close()
 print("end")
 """
     for weak in ("", "visible=0,bindings=4,groups=3"):

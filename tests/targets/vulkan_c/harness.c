@@ -64,3 +64,19 @@ int32_t h_launch(harness *h, int32_t id, void *const *memories, const uint64_t *
 }
 int32_t h_flush(harness *h) { return smelt_driver_vulkan.flush(h->state); }
 int32_t h_finish(harness *h) { return smelt_driver_vulkan.finish(h->state); }
+int32_t h_mark(harness *h, uint64_t number) { return smelt_driver_vulkan.mark(h->state, number); }
+int32_t h_reach(harness *h, uint64_t number) { return smelt_driver_vulkan.reach(h->state, number); }
+
+/* n launches of one kernel with as many buffers each, one after the other; id -1: copies of `groups` bytes. */
+void *h_record(harness *h, int32_t id, uint32_t n, void *const *memories, const int64_t *dims, int64_t groups) {
+  smelt_command commands[64];
+  smelt_place places[256];
+  const int32_t each = id < 0 ? 2 : h->kernels[id].n_buffers;
+  for (uint32_t i = 0; i < n; i++) {
+    for (int32_t k = 0; k < each; k++) places[i * (uint32_t)each + (uint32_t)k] = (smelt_place){memories[i * (uint32_t)each + (uint32_t)k], 0};
+    commands[i] = (smelt_command){.kernel = id, .groups = groups, .buffers = &places[i * (uint32_t)each], .dims = dims};
+  }
+  return smelt_driver_vulkan.record(h->state, commands, n);
+}
+int32_t h_submit(harness *h, void *list) { return smelt_driver_vulkan.submit(h->state, list); }
+void h_forget(harness *h, void *list) { smelt_driver_vulkan.forget(h->state, list); }
