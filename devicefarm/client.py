@@ -21,6 +21,7 @@ from smelt.core.bundle import MANIFEST
 from smelt.core.diag import Kind, SmeltError
 from smelt.core.dtype import Array, from_numpy
 from smelt.core.lazily import Lazily
+from smelt.core.policies import STATIC
 from smelt.devicefarm import report as parse
 from smelt.devicefarm.budget import DAMAGED, KILLED, LINK_STALLED, Budget, InfraError, infra
 from smelt.devicefarm.capabilities import Origin
@@ -55,6 +56,7 @@ from smelt.devicefarm.requests import (
     SETIN_HEAD,
     milliseconds,
     packed,
+    policy_number,
     run_body,
 )
 from smelt.devicefarm.transport import Transport
@@ -180,17 +182,25 @@ class RunnerClient:
         return self.facts
 
     def load(
-        self, bundle_dir: str, *, threads: int = 0, memory_limit: int = 0, verify: bool = False
+        self,
+        bundle_dir: str,
+        *,
+        threads: int = 0,
+        memory_limit: int = 0,
+        verify: bool = False,
+        policy: str = STATIC,
     ) -> ModelInfo:
         """Open the bundle in a fresh worker process.
 
         bundle_dir: on the device. threads: 0 is the bundle's default. memory_limit: bytes of
-        address space, 0 is none. verify: check the hash of the weights on the device.
+        address space, 0 is none. verify: check the hash of the weights on the device. policy: what
+        binds runs to the units that the bundle has code for (docs/units.md).
         """
         if not self.facts:
             self.hello()
         limit = self.budget.limits.load
-        head = packed(LOAD_HEAD, milliseconds(limit), threads, int(verify), 0, memory_limit)
+        wanted = policy_number(policy)
+        head = packed(LOAD_HEAD, milliseconds(limit), threads, int(verify), wanted, memory_limit)
         self._last_crash, self.model = None, None
         reply = self._request(FrameType.LOAD, head + os.fsencode(bundle_dir), limit)
         with self._in_step():
@@ -198,6 +208,12 @@ class RunnerClient:
             if found is None:
                 raise infra("the runner loaded the model but did not describe it")
             self.model = parse.parse_model(found)
+        if self.model.policy != policy:
+            raise SmeltError(
+                f"the bundle's runner binds runs by '{self.model.policy}', not by '{policy}': it was built "
+                "before runners did; compile the bundle again",
+                kind="unsupported",
+            )
         return self.model
 
     def use_entry(self, name: str) -> ModelInfo:
@@ -586,6 +602,7 @@ class RunnerClient:
             after=found.after,
             warmup_stable=found.warmup_stable,
             profile=parse.parse_profile(profile) if profile else (),
+            shares=found.shares,
             log=reply.log,
             origin=self.origin,
             doubts=find_doubts(

@@ -13,6 +13,7 @@ from smelt.core.diag import Kind, SmeltError
 from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import DTYPES, Array, DType
 from smelt.core.lazily import Lazily
+from smelt.core.policies import STATIC
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.capabilities import (
     NO_ORIGIN,
@@ -104,6 +105,20 @@ class RunnerMemory(session_memory.Memory):
 
 
 @dataclass(frozen=True, slots=True)
+class UnitRuns:
+    """What one of the units to which a policy may bind runs has done since the model was loaded. unit: 'cpu',
+    or the name of its driver; processor: whose code runs there, or around it on the host. expected_ns: of a
+    run like the last one, 0 where nobody knows; why: why it is left, or is not taken now."""
+
+    unit: str
+    processor: str
+    why: str
+    runs: int
+    explorations: int
+    expected_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class KernelTime:
     """Profile of one kernel over the timed runs. device_ns: by the events of the device that it ran on, which
     told them of so many launches; 0 of these: it has none, or is the CPU."""
@@ -118,7 +133,8 @@ class KernelTime:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """The loaded model, or an entry of it. state: the tensors that the session keeps between runs, for all
-    entries, under the names of the inputs that read them. load_ns: opening library and session."""
+    entries, under the names of the inputs that read them. load_ns: opening library and session. policy: what
+    binds its runs to units."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -126,6 +142,7 @@ class ModelInfo:
     load_ns: int
     memory: RunnerMemory
     entries: tuple[str, ...] = ()
+    policy: str = STATIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +239,7 @@ class RunReport:
     log: str = ""
     doubts: tuple[Doubt, ...] = ()
     origin: Origin = NO_ORIGIN
+    shares: tuple[UnitRuns, ...] = ()
 
     @property
     def samples_ns(self) -> tuple[float, ...]:
@@ -265,7 +283,7 @@ def parse_model(payload: bytes) -> ModelInfo:
     for tensors in (inputs, outputs, (*inputs, *state) if alone else state):
         if len({t.name for t in tensors}) != len(tensors):
             raise infra("the device's model has two tensors of one name")
-    return ModelInfo(inputs, outputs, state, r["load_ns"], _memory(r["memory"]), r["entries"])
+    return ModelInfo(inputs, outputs, state, r["load_ns"], _memory(r["memory"]), r["entries"], r["policy"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +296,7 @@ class RunRecord:
     before: Condition
     after: Condition
     telemetry: tuple[TelemetryReading, ...]
+    shares: tuple[UnitRuns, ...]
 
 
 def parse_run(payload: bytes) -> RunRecord:
@@ -285,6 +304,7 @@ def parse_run(payload: bytes) -> RunRecord:
     r = read_record("run", payload)
     made: dict[str, Any] = {k: condition(r[k]) for k in ("before", "after")}
     made |= {"memory": _memory(r["memory"]), "telemetry": tuple(map(reading, r["telemetry"]))}
+    made["shares"] = tuple(UnitRuns(**s) for s in r["shares"])
     return RunRecord(**r | made)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 from smelt.core.diag import SmeltError
+from smelt.core.policies import POLICIES
 from smelt.devicefarm.measure import RunPlan
 from smelt.devicefarm.profiles import MOST_PROCESSORS
 
@@ -20,6 +21,14 @@ NS = 1_000_000_000
 def milliseconds(seconds: float) -> int:
     """A time limit as the runner reads it; never none."""
     return max(1, min(int(min(seconds, 1e9) * 1000), 0xFFFFFFFF))
+
+
+def policy_number(name: str) -> int:
+    """A policy as LOAD has it. Raises SmeltError(kind='invalid') for none of them."""
+    if name in POLICIES:
+        return POLICIES.index(name)
+    told = ", ".join(POLICIES)
+    raise SmeltError(f"policy: expected one of {told}, got {name!r:.80}", kind="invalid")
 
 
 def packed(layout: struct.Struct, *numbers: int | bytes) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from smelt.core.diag import printable
 from smelt.core.dtype import INT64
+from smelt.core.policies import STATIC
 from smelt.core.session_memory import MEMORY_FIELDS
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.frames import FrameType
@@ -25,6 +26,7 @@ MOST_TENSORS = 4096
 """Most inputs, and most outputs, of a model; the runner has the same limit."""
 MOST_KERNELS = 1 << 16
 MOST_ENTRIES = 4096
+MOST_SHARES = 256
 MOST_WIRE_RANK = 64
 MOST_SAMPLES = 1 << 18
 """Most samples of one kind in a run; the runner has the same limit."""
@@ -197,6 +199,10 @@ _TENSOR = Record(
         "rank": Whole(0, MOST_WIRE_RANK),
     }
 )  # fmt: skip
+_SHARE = Record(
+    dict.fromkeys(("unit", "processor", "why"), TextRule())
+    | dict.fromkeys(("runs", "explorations", "expected_ns"), _COUNT)
+)
 _KERNEL = Record(
     {
         "name": TextRule(exact=True), "ns": _COUNT, "launches": _COUNT,
@@ -224,13 +230,14 @@ RECORDS: Mapping[str, Record] = {
         {
             "inputs": Many(_TENSOR, MOST_TENSORS), "outputs": Many(_TENSOR, MOST_TENSORS),
             "state": Many(_TENSOR, MOST_TENSORS), "load_ns": _COUNT, "memory": _MEMORY,
-            "entries": Many(TextRule(exact=True), MOST_ENTRIES),
+            "entries": Many(TextRule(exact=True), MOST_ENTRIES), "policy": May(TextRule(), STATIC),
         }
     ),
     "run": Record(
         {
             "first_ns": _COUNT, "warmup_stable": Flag(), "memory": _MEMORY,
             "before": _CONDITION, "after": _CONDITION, "telemetry": Many(_READING, MOST_READINGS),
+            "shares": May(Many(_SHARE, MOST_SHARES), ()),
         }
     ),
     "control": Record(

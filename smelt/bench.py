@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from smelt.core.bundle import Bundle
+from smelt.core.policies import STATIC
 from smelt.core.session_memory import Memory
 from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.doubts import MOST_WAITED
@@ -83,18 +84,20 @@ def measure(
     plan: RunPlan = STEADY,
     choose: Callable[[Condition], Profile] = lambda now: AS_SHIPPED,
     gate: Gate | None = GATE,
+    policy: str = STATIC,
     on_case: Callable[[Measured], None] = lambda m: None,
 ) -> tuple[Measured, ...]:
     """Measure load, first and steady times of every case, in ns, by the runner on the device.
 
     threads: 0 takes the bundle's default. choose: the profile for a device in that condition. gate: each
-    case waits until the device is cool; None does not. on_case: called after each case. Raises SmeltError:
-    'infra' for no device or a lost link, RunnerError for what the model or the runner refuses.
+    case waits until the device is cool; None does not. policy: what binds runs to units. on_case: called
+    after each case. Raises SmeltError: 'infra' for no device or a lost link, RunnerError for what the model
+    or the runner refuses.
     """
     found = []
     with runners((bundle,), device) as (runner,):
         (under,) = conditioned((runner,), choose)
-        with runner.loaded(threads) as client:
+        with runner.loaded(threads, policy) as client:
             assert client.model is not None
             before: Memory = client.model.memory
             for case in cases:

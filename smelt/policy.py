@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from smelt.core.diag import SmeltError
+from smelt.core.policies import POLICIES
 
-POLICIES: Final = ("static", "load", "thermal", "battery")
-"""In the order of smelt.h's smelt_policy_kind."""
 _MILLI: Final = 1000
 _MOST_DEGREES: Final = 1000
 

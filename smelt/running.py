@@ -10,6 +10,7 @@ from pathlib import Path
 from smelt.core.bundle import Bundle
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
+from smelt.core.policies import STATIC
 from smelt.crash import explainer
 from smelt.devicefarm.budget import Budget
 from smelt.devicefarm.client import RunnerClient, open_runner, open_session
@@ -108,9 +109,10 @@ class Loading:
     entry: str
 
     @contextmanager
-    def loaded(self, threads: int = 0) -> Iterator[RunnerClient]:
-        """The runner with the bundle loaded by a fresh process, which ends with the block."""
-        self.client.load(self.remote, threads=threads)
+    def loaded(self, threads: int = 0, policy: str = STATIC) -> Iterator[RunnerClient]:
+        """The runner with the bundle loaded by a fresh process, which ends with the block. policy: what binds
+        its runs to units."""
+        self.client.load(self.remote, threads=threads, policy=policy)
         if self.entry:
             self.client.use_entry(self.entry)
         yield self.client

@@ -35,11 +35,12 @@ from smelt.cli.validate import bundle_and_models
 from smelt.core.bundle import is_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.exits import OK
+from smelt.core.policies import POLICIES, STATIC
 from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.condition import Condition
 from smelt.devicefarm.measure import Sustained, geomean, gravest, median
 from smelt.devicefarm.profiles import AS_SHIPPED, GATE, PROFILES, Gate, Profile, controlled, processors
-from smelt.devicefarm.report import RunReport
+from smelt.devicefarm.report import RunReport, UnitRuns
 from smelt.devicefarm.verdict import worst
 from smelt.pages.bench import BenchRun
 from smelt.shapes import RunCase, cases
@@ -69,6 +70,11 @@ def register(add: AddParser) -> None:
     parser.add_argument(
         "--profile", action="store_true",
         help="also each kernel's time, on a device by the device's own events",
+    )  # fmt: skip
+    parser.add_argument(
+        "--policy", choices=POLICIES, default=STATIC,
+        help="what binds each run to a unit of a bundle that was compiled with --choose or --fallback "
+        "(default: static, the first that works)",
     )  # fmt: skip
     add_condition_options(parser)
     add_page_options(parser)
@@ -121,6 +127,8 @@ def run(args: argparse.Namespace) -> Result:
     for option in ("html", "profile"):
         if getattr(args, option) and (args.baseline or args.against):
             raise Usage(f"--{option} is about the runs of one build; leave out --baseline and --against")
+    if args.policy != STATIC and (args.baseline or args.against):
+        raise Usage("--policy is about the runs of one build; leave out --baseline and --against")
     beside = check_page_options(args)
     subject = f"{args.source} against {args.baseline}" if args.baseline else args.source
     with (
@@ -148,7 +156,8 @@ def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[B
     wanted = _cases(args, bundle)
     found = measure(
         bundle, wanted, device=wished(args), threads=args.threads or 0,
-        plan=PLANS[args.plan or "steady"], choose=choose, gate=gate, on_case=lambda m: progress(m.label),
+        plan=PLANS[args.plan or "steady"], choose=choose, gate=gate, policy=args.policy,
+        on_case=lambda m: progress(m.label),
     )  # fmt: skip
     verdict = worst([m.verdict for m in found])
     data: dict[str, Any] = {
@@ -157,6 +166,7 @@ def _times(args: argparse.Namespace, folder: str, ci: Report, beside: Sequence[B
         **asdict(found[0].report.origin),
         "verdict": verdict.value,
         "conditions": asdict(found[0].conditions),
+        "policy": args.policy,
         "cases": [measured_data(m) for m in found],
     }
     add_timings(ci, data)
@@ -201,6 +211,7 @@ def measured_data(m: Measured) -> dict[str, Any]:
         "after": asdict(m.report.after),
         "arena_bytes": m.report.memory.arena_bytes,
         "per_run": dict(m.per_run),
+        "shares": [asdict(s) for s in m.report.shares],
         "timing": t.verdict.value,
         "doubts": [{"kind": d.kind.value, "text": d.text} for d in t.doubts],
         "verdict": m.verdict.value,
@@ -239,9 +250,17 @@ def measured_text(found: tuple[Measured, ...]) -> str:
     for m in found:
         told = ", ".join(f"{count:g} {name}" for name, count in m.per_run.items())
         lines += [f"  {m.label}: a run has {told}"] if told else []
+        if m.report.shares:
+            lines.append(f"  {m.label}: so far {', '.join(map(share_text, m.report.shares))}")
         if m.sustained:
             lines.append(sustained_line(m, m.sustained))
     return "\n".join([*lines, *doubt_lines(found), *found[0].conditions.lines()])
+
+
+def share_text(s: UnitRuns) -> str:
+    """A unit with its runs, and why it is left."""
+    expected = f", expected {milliseconds(s.expected_ns)}" if s.expected_ns else ""
+    return f"{s.unit} ({s.processor}) {s.runs} runs{expected}" + (f" [{s.why}]" if s.why else "")
 
 
 def sustained_line(m: Measured, s: Sustained) -> str:

@@ -9,11 +9,11 @@
 #include "sha256.h"
 
 static const char USAGE[] =
-    "usage: smelt_run BUNDLE_DIR [--info] [--entry NAME] [--shape NAME:1x3x224x224]... [--repeat N] [--threads N] [--zero]\n"
+    "usage: smelt_run BUNDLE_DIR [--info] [--entry NAME] [--shape NAME:1x3x224x224]... [--repeat N] [--threads N] [--policy NAME] [--zero]\n"
     "       smelt_run --serve [--sysfs DIR]\n"
     "       smelt_run --hash FILE...\n"
     "Runs the model, or one of its entries, on random inputs (the same ones every time) and prints times in microseconds.\n"
-    "Dims that no --shape gives are 1.\n";
+    "Dims that no --shape gives are 1. Policies, which bind each run to a unit: static (the first one), load, thermal, battery.\n";
 
 typedef struct {
   const char *bundle, *sysfs, *entry;
@@ -21,6 +21,7 @@ typedef struct {
   size_t n_shapes;
   int64_t repeat;
   int32_t threads;
+  int policy;
   int info, serve, zero;
 } command;
 
@@ -60,6 +61,16 @@ static int64_t option_number(const char *option, const char *text, int64_t most)
   return -1;
 }
 
+/* The number of a policy; -1 after a message when there is none of that name. */
+static int option_policy(const char *name) {
+  int policy = policy_of(name);
+  buffer b = {0};
+  if (policy >= 0) return policy;
+  put_format(&b, "--policy %q: wanted static, load, thermal or battery", name);
+  complain(&b, "invalid");
+  return -1;
+}
+
 /* 0, or -1 when the usage is to be shown, after a message or without one. */
 static int parse(command *c, int argc, char **argv) {
   *c = (command){.sysfs = "/sys", .repeat = 10};
@@ -76,6 +87,8 @@ static int parse(command *c, int argc, char **argv) {
       if ((c->repeat = option_number(a, value, REPEAT_MAX)) < 0) return -1;
     } else if (!strcmp(a, "--threads")) {
       if ((c->threads = (int32_t)option_number(a, value, THREADS_MAX)) < 0) return -1;
+    } else if (!strcmp(a, "--policy")) {
+      if ((c->policy = option_policy(value)) < 0) return -1;
     } else if (!strcmp(a, "--shape") && c->n_shapes < 64) c->shapes[c->n_shapes++] = value;
     else return -1;
   }
@@ -244,6 +257,11 @@ static int run_and_time(worker *w, const command *c, buffer *b) {
   put(b, "\nmemory ");
   put_memory(w, b);
   put(b, "\n");
+  if (w->policy) {
+    put(b, "shares ");
+    put_shares(w, b);
+    put(b, "\n");
+  }
   return show(1, b);
 }
 
@@ -258,6 +276,11 @@ static int for_people(const command *c) {
     put_format(&b, "%s", w.api.error(NULL));
     return complain(&b, status_name(s));
   }
+  if (model_bind(&w.api, w.session, (uint32_t)c->policy, &b)) {
+    w.api.close(w.session);
+    return complain(&b, "invalid");
+  }
+  w.policy = (uint32_t)c->policy;
   smelt_session *entry = c->entry ? w.api.entry(w.session, c->entry) : w.session;
   if (!entry) {
     put_format(&b, "%s", w.api.error(NULL));

@@ -47,8 +47,8 @@ typedef struct {
   uint32_t len;
 } frame;
 
-typedef struct { /* head of LOAD; memory_bytes 0: no limit */
-  uint32_t deadline_ms, threads, verify, zero;
+typedef struct { /* head of LOAD; memory_bytes 0: no limit; policy: a smelt_policy_kind, which STATS (kind "model") names again */
+  uint32_t deadline_ms, threads, verify, policy;
   uint64_t memory_bytes;
 } load_request;
 

@@ -7,6 +7,40 @@ char library_name[NAME_SIZE], library_alias[NAME_SIZE];
 static const char *const STATUS_NAMES[STATUS_COUNT] = {"ok", "invalid", "unsupported", "shape", "device", "infra", "internal"};
 const char *status_name(smelt_status s) { return (unsigned)s < STATUS_COUNT ? STATUS_NAMES[s] : "internal"; }
 
+/* In the order of smelt_policy_kind. */
+#define POLICY_COUNT 4
+static const char *const POLICY_NAMES[POLICY_COUNT] = {"static", "load", "thermal", "battery"};
+const char *policy_name(uint32_t policy) { return policy < POLICY_COUNT ? POLICY_NAMES[policy] : "unknown"; }
+int policy_of(const char *name) {
+  for (int i = 0; i < POLICY_COUNT; i++)
+    if (!strcmp(POLICY_NAMES[i], name)) return i;
+  return -1;
+}
+
+/* Does it have code for a unit besides the CPU, and for another one? */
+static int has_choice(const model_api *api, smelt_session *s) {
+  size_t n = api->share_count(s), devices = 0;
+  smelt_unit_share share;
+  for (size_t i = 0; i < n; i++) devices += api->share(s, i, &share) == SMELT_OK && strcmp(share.unit, "cpu");
+  return devices && n > 1;
+}
+
+int model_bind(const model_api *api, smelt_session *s, uint32_t policy, buffer *why) {
+  smelt_policy_options how = {.struct_size = sizeof how, .policy = (int32_t)policy};
+  if (policy >= POLICY_COUNT) {
+    put_format(why, "policy %u is none; there are static, load, thermal and battery, from 0 on", U(policy));
+    return -1;
+  }
+  if (policy && !has_choice(api, s)) {
+    put_format(why, "policy '%s' has nothing to choose from: the bundle has code for one unit alone; compile it with --choose or --fallback",
+               policy_name(policy));
+    return -1;
+  }
+  if (api->policy(s, &how) == SMELT_OK) return 0;
+  put_format(why, "%s", api->error(s));
+  return -1;
+}
+
 #ifndef SMELT_STATIC
 static void remember_alias(const char *path) {
   char target[256];

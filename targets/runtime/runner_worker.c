@@ -60,7 +60,7 @@ void put_memory(worker *w, buffer *b) {
 }
 
 static void put_model(worker *w, buffer *b, uint64_t load_ns) {
-  put_format(b, "{\"kind\":\"model\",\"load_ns\":%u,\"inputs\":[", load_ns);
+  put_format(b, "{\"kind\":\"model\",\"load_ns\":%u,\"policy\":%q,\"inputs\":[", load_ns, policy_name(w->policy));
   for (size_t i = 0; i < w->n_inputs; i++) {
     put(b, i ? "," : "");
     put_type(b, w->api.input_name(w->session, i), w->api.input_type(w->session, i), w->api.input_rank(w->session, i));
@@ -126,6 +126,8 @@ static void on_load(worker *w) {
     return finish_model(w, s == SMELT_OK ? SMELT_INTERNAL : s);
   }
   if (worker_slots(w)) return finish(w, "device", "no memory for the model's tensor table");
+  if (model_bind(&w->api, w->session, r.policy, fresh(w))) return finish_with(w, "invalid");
+  w->policy = r.policy;
   tell_fallback(w);
   put_model(w, fresh(w), load_ns);
   reply_text(w, FRAME_STATS);
@@ -385,6 +387,18 @@ static void measurement_end(measurement *m) {
   if (m->list) sys_unmap(m->list, sizeof *m->list);
 }
 
+void put_shares(worker *w, buffer *b) {
+  smelt_unit_share share;
+  put(b, "[");
+  for (size_t i = 0, n = 0; w->policy && i < w->api.share_count(w->session); i++) {
+    memset(&share, 0, sizeof share);
+    if (w->api.share(w->session, i, &share) != SMELT_OK) continue;
+    put_format(b, "%s{\"unit\":%q,\"processor\":%q,\"why\":%q,\"runs\":%u,\"explorations\":%u,\"expected_ns\":%u}", n++ ? "," : "", share.unit,
+               share.processor, share.why, share.runs, share.explorations, share.expected_ns);
+  }
+  put(b, "]");
+}
+
 static void put_outputs(worker *w, buffer *b) {
   put(b, "[");
   for (size_t i = 0; i < w->n_outputs; i++) {
@@ -425,6 +439,8 @@ static void send_run(worker *w, const measurement *m, uint64_t first, const buff
   put_outputs(w, b);
   put(b, ",\"memory\":");
   put_memory(w, b);
+  put(b, ",\"shares\":");
+  put_shares(w, b);
   put(b, ",\"telemetry\":");
   put_telemetry(b, &m->telemetry);
   put_format(b, ",\"before\":%s,\"after\":", (const char *)before->at);

@@ -23,6 +23,7 @@ typedef struct {
   buffer payload, reply, text;
   model_api api;
   smelt_session *session; /* the entry that requests are about */
+  uint32_t policy;        /* that binds its runs: a smelt_policy_kind */
   slot *inputs;
   DLTensor *arguments, *outputs;
   size_t n_inputs, n_outputs;
@@ -47,6 +48,9 @@ void begin_afresh(worker *w, int yes);
 smelt_status run_once(worker *w, uint64_t *ns);
 /* The session's memory and the process's, as JSON. */
 void put_memory(worker *w, buffer *b);
+
+/* What each unit has done for the session, as JSON; of the policy static nothing. */
+void put_shares(worker *w, buffer *b);
 
 /* ---- answers, which the files of single requests share ---- */
 void reply_send(worker *w, uint8_t type, const void *payload, size_t len);

@@ -39,6 +39,9 @@ struct smelt_session {
   smelt_probe_fn probe;
   void *probe_context;
   const char *error;
+  int policy; /* all runs are at the first unit without one, else at the second; a bundle "alone" has none of the two */
+  int alone;
+  uint64_t at[2];
 };
 static const char *open_error = "";
 char *volatile eaten;
@@ -56,6 +59,7 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
                                     .launches = 29, .submits = 31, .uploads = 37, .uploaded_bytes = 41, .reads = 43, .read_bytes = 47,
                                     .waits = 53, .cache_hits = 59, .cache_misses = 61};
   (*out)->error = "";
+  (*out)->alone = n >= 5 && bundle_dir[n - 5] == 'a' && bundle_dir[n - 1] == 'e'; /* ".../alone" */
   return SMELT_OK;
 }
 void smelt_close(smelt_session *s) { free(s->y); free(s); }
@@ -81,6 +85,16 @@ DLDataType smelt_state_type(const smelt_session *s, size_t i) { (void)s, (void)i
 int32_t smelt_state_rank(const smelt_session *s, size_t i) { (void)s, (void)i; return 0; }
 smelt_status smelt_reset(smelt_session *s) { s->kept = 0; return s->slow_reset ? usleep(RESET_US), SMELT_OK : SMELT_OK; }
 const char *smelt_fallback(const smelt_session *s) { (void)s; return NULL; }
+smelt_status smelt_policy(smelt_session *s, const smelt_policy_options *how) {
+  s->error = "the battery policy finds no battery";
+  s->policy = how->policy;
+  return how->policy == SMELT_POLICY_BATTERY ? SMELT_INVALID : SMELT_OK;
+}
+size_t smelt_share_count(const smelt_session *s) { return s->alone ? 1 : 2; }
+smelt_status smelt_share(smelt_session *s, size_t i, smelt_unit_share *out) {
+  *out = (smelt_unit_share){.unit = i || s->alone ? "cpu" : "Fake\"CL", .processor = "any", .why = i ? "" : "it is hot", .runs = s->at[i], .expected_ns = 5 * i};
+  return i < 2 ? SMELT_OK : SMELT_INVALID;
+}
 const char *smelt_variant(const smelt_session *s) { (void)s; return "any"; }
 smelt_status smelt_trim(smelt_session *s) { (void)s; return SMELT_OK; }
 smelt_status smelt_profile(smelt_session *s, int32_t enable) { s->profile = enable; if (enable) s->launches = 0; return SMELT_OK; }
@@ -158,6 +172,7 @@ smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs
   s->slow_reset = mode == SLOW_RESET;
   smelt_status status = misbehave(s, mode);
   if (status != SMELT_OK) return status;
+  s->at[s->policy > 0]++;
   const float *x = (const float *)inputs[0].data;
   size_t n = (size_t)(inputs[0].shape[0] * inputs[0].shape[1]);
   if (n * 4 > s->capacity) {

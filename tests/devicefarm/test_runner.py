@@ -4,6 +4,7 @@ sanitized build under fuzz.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import shutil
@@ -73,6 +74,62 @@ def test_a_crash_has_a_backtrace(
     if signal_number == 11:
         found.insert(0, code.function_at(crash.offset))
     assert {"misbehave", "model_run"} & {*found}, (crash, found)
+
+
+@contextlib.contextmanager
+def opened(bundle: Path) -> Iterator[RunnerClient]:
+    client = RunnerClient(PipeChannel([str(bundle / "smelt_run"), "--serve"]), budget=Budget())
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("kind", ["native_bundle", "static_bundle"])
+def test_runs_are_bound_by_a_policy(kind: str, request: pytest.FixtureRequest) -> None:
+    """The runner says which it has and what each unit has done; without one nothing of units."""
+    bundle: Path = request.getfixturevalue(kind)
+    feed = [X, np.array(0, np.int32)]
+    with opened(bundle) as client:
+        assert client.load(str(bundle)).policy == "static" and client.run(feed).shares == ()
+        assert client.load(str(bundle), policy="thermal").policy == "thermal"
+        client.run(feed)
+        first, second = client.run(feed).shares
+        assert (first.unit, first.runs, first.why) == ('Fake"CL', 0, "it is hot")
+        assert (second.unit, second.processor, second.runs, second.expected_ns) == ("cpu", "any", 2, 5)
+        assert client.use_entry("main").policy == "thermal"
+        with pytest.raises(RunnerError, match="the battery policy finds no battery") as refused:
+            client.load(str(bundle), policy="battery")
+        assert refused.value.status == "invalid"
+        with pytest.raises(SmeltError, match="expected one of static, load, thermal, battery, got 'fast'"):
+            client.load(str(bundle), policy="fast")
+        assert client.load(str(bundle), policy="load").policy == "load", "the runner goes on"
+
+
+def test_a_policy_wants_a_choice(native_bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(native_bundle, tmp_path / "alone")
+    with opened(native_bundle) as client, pytest.raises(RunnerError) as refused:
+        client.load(str(tmp_path / "alone"), policy="load")
+    assert "code for one unit alone; compile it with --choose or --fallback" in str(refused.value)
+    runner = native_bundle / "smelt_run"
+    wanted = ("--shape", 'x"\n:3x5', "--repeat", "2", "--zero", "--policy")
+    bound = shell(runner, native_bundle, *wanted, "load")
+    assert bound.returncode == 0 and '"unit":"cpu"' in bound.stdout.split("\nshares ")[1]
+    assert "\nshares" not in shell(runner, native_bundle, *wanted, "static").stdout
+    alone = shell(runner, tmp_path / "alone", *wanted, "load")
+    assert alone.returncode == 1 and "code for one unit alone" in alone.stderr
+    wrong = shell(runner, native_bundle, *wanted, "fast")
+    assert wrong.returncode == 2 and '--policy "fast": wanted static, load, thermal or battery' in wrong.stderr
+
+
+def test_a_number_that_is_no_policy(native_bundle: Path) -> None:
+    channel = PipeChannel([str(native_bundle / "smelt_run"), "--serve"])
+    client = RunnerClient(channel, budget=Budget())
+    client.hello()
+    head = LOAD_HEAD.pack(9000, 0, 0, 9, 0)
+    with pytest.raises(RunnerError, match="policy 9 is none; there are static, load, thermal and battery"):
+        client._request(FrameType.LOAD, head + str(native_bundle).encode(), 9)
+    client.close()
 
 
 def test_command_line_errors(native_bundle: Path, tmp_path: Path) -> None:
