@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from smelt.core.dim import YES, Atom, Dim, Facts, FloorDiv, Max, Min, Mod, SymbolAtom, sym, to_dim
+from smelt.core.dim.expr import atom_dim
 from smelt.targets.vulkan import wide
 from smelt.targets.vulkan.code import Code, V
 
@@ -175,11 +176,11 @@ def magnitude(d: Dim, reaches: Mapping[str, Dim], facts: Facts) -> Dim:
 
 
 def _atom_magnitude(a: Atom, reaches: Mapping[str, Dim], facts: Facts) -> Dim:
+    low, high = facts.bounds(atom_dim(a))
+    if low is not None and high is not None:
+        return to_dim(max(-low, high))
     match a:
         case SymbolAtom():
-            low, high = facts.bounds(sym(a.name))
-            if low is not None and high is not None:
-                return to_dim(max(-low, high))
             return reaches.get(a.name, sym(a.name))
         case FloorDiv():
             return magnitude(a.a, reaches, facts) + 1

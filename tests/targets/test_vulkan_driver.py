@@ -24,7 +24,9 @@ from smelt.core.dtype import DTYPES, DType, f32, i64, u8
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Buffer, Call, Const, DimParam, Kernel, Load, Loop, Store
 from smelt.core.ir.text import parse_kernel
+from smelt.core.schedule.module import schedule_kernel
 from smelt.targets.vulkan.emit import PUSHED_WORDS, emit_parts
+from smelt.targets.vulkan.machine import MACHINE
 
 DOUBLE = """
 kernel @double(n: dim in 0..*, x: f32[n]) -> (y: f32[n]) {
@@ -231,6 +233,26 @@ def test_sizes_that_do_not_fit_are_refused(double: Session) -> None:
             double.launch(0, [a, a], [0, 0], [size], 1)
     with pytest.raises(Failed, match="-1003"):
         double.launch(0, [a, a], [0, 0], [1], 1 << 31)
+
+
+SOFTMAX = """
+kernel @softmax(d0: dim in 0..*, d1: dim in 0..*, x: f32[d0, d1]) -> (y: f32[d0, d1]) {
+  serial i in d0 {
+    serial j in d1 {
+      y[i, j] = exp(x[i, j] - max k in d1 { x[i, k] }) / sum t in d1 { exp(x[i, t] - max k in d1 { x[i, k] }) }
+    }
+  }
+}"""
+
+
+def test_what_bounds_itself_refuses_no_sizes() -> None:
+    """A factor of 0 or 1 that says which schedule is for the sizes counts as no more than that."""
+    kernel = parse_kernel(SOFTMAX)
+    env = {"d0": 3000, "d1": 6}
+    (x,) = arrays = inputs(kernel, env)
+    powers = np.exp(x - x.max(1, keepdims=True))
+    (y,) = OnVulkan(schedule_kernel(kernel, MACHINE))(arrays, env)
+    np.testing.assert_allclose(y, powers / powers.sum(1, keepdims=True), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("weak", WEAK)
