@@ -18,7 +18,7 @@ FUNCTIONS = (
     "output_count", "output_name", "output_rank", "output_type", "output_unit", "peek", "policy",
     "policy_note", "pop", "probe", "profile", "push", "reset", "run", "share", "share_count", "start_stream",
     "state_count", "state_get", "state_name", "state_rank", "state_set", "state_type", "tensor",
-    "tensor_copy", "tensor_free", "trim", "variant",
+    "tensor_copy", "tensor_export", "tensor_free", "tensor_import", "trim", "variant",
 )  # fmt: skip
 """What every model can do: model `det` has det_open and so on; smelt.h says what each does."""
 

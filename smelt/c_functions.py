@@ -6,9 +6,10 @@ import ctypes
 from types import SimpleNamespace
 from typing import Any
 
+from smelt.capsules import DLDataType
 from smelt.core.bundle import Bundle, damaged
 from smelt.library import Held
-from smelt.ports import BoundPort, DLDataType
+from smelt.ports import BoundPort
 
 
 def typed_functions(held: Held) -> Any:
@@ -30,6 +31,10 @@ def typed_functions(held: Held) -> Any:
         "smelt_input_unit": ([pointer, size], ctypes.c_int32),
         "smelt_output_unit": ([pointer, size], ctypes.c_int32),
         "smelt_tensor": ([pointer, ctypes.c_int32, ctypes.c_uint64, pointer], ctypes.c_int),
+        "smelt_tensor_export": ([pointer, pointer, pointer], ctypes.c_int),
+        "smelt_tensor_import": (
+            [pointer, ctypes.c_int32, ctypes.c_uint64, pointer, pointer], ctypes.c_int
+        ),
         "smelt_tensor_free": ([pointer, pointer], ctypes.c_int),
         "smelt_tensor_copy": ([pointer, pointer, pointer], ctypes.c_int),
         "smelt_profile": ([pointer, ctypes.c_int32], ctypes.c_int),

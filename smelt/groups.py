@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from smelt.capsules import is_elsewhere
 from smelt.core.bundle import spelled_dim
 from smelt.core.diag import SmeltError, reading
 from smelt.core.dtype import ALL, Array, DType
@@ -114,6 +115,11 @@ def as_array(x: GroupValue, what: str) -> Array:
             why = "some of its elements are masked"
             raise SmeltError(f"{what}: {why}", kind="shape", hint="call filled() first")
         if not isinstance(x, np.ndarray):
+            if is_elsewhere(x):
+                device = tuple(map(int, x.__dlpack_device__()))
+                why = f"it lies on a device (DLPack's type {device[0]}, number {device[1]})"
+                hint = "session.tensor(name, value) takes it where it is, or copy it to the host"
+                raise SmeltError(f"{what}: {why}", kind="shape", hint=hint)
             x = np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
         return np.asarray(x)
 

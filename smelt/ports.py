@@ -8,33 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from smelt.capsules import DLDataType, DLTensor, capsule_of
 from smelt.core.diag import SmeltError, reading
 from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import ALL, DType
 from smelt.groups import as_array
-
-
-class DLDevice(ctypes.Structure):
-    _fields_ = [("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
-
-
-class DLDataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class DLTensor(ctypes.Structure):
-    """DLPack's DLTensor."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", DLDevice),
-        ("ndim", ctypes.c_int32),
-        ("dtype", DLDataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
 
 ON_UNIT = 12
 """SMELT_ON_UNIT of smelt.h: the device type of such a tensor; its data is a handle."""
@@ -45,9 +23,12 @@ class UnitTensor:
     take it for an input, or for the memory of an output. What lies at the unit where the model has the input
     or output does not cross. It lasts as long as the session, or until `free`."""
 
-    def __init__(self, session: Any, port: BoundPort, shape: tuple[int, ...], tensor: DLTensor) -> None:
+    def __init__(
+        self, session: Any, port: BoundPort, shape: tuple[int, ...], tensor: DLTensor, lender: Any = None
+    ) -> None:
         """session: which owns the memory. port: the input or output that it was made for. tensor: the ctypes
-        DLTensor that describes it."""
+        DLTensor that describes it. lender: has the memory, and is let go of at the end; None: nobody else."""
+        self._lender = lender
         self._session = session
         self._port = port
         self._tensor = tensor
@@ -74,10 +55,27 @@ class UnitTensor:
     def free(self) -> None:
         """Give the memory back; runs refuse the tensor from then on."""
         self._session.free_tensor(self._tensor, wait=True)
+        self._let_go()
 
     def __del__(self) -> None:
         if hasattr(self, "_tensor"):
             self._session.free_tensor(self._tensor, wait=False)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        lender, self._lender = self._lender, None
+        if lender is not None:
+            lender.let_go()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's type and number of the device where it lies: 1 is the host, 2 CUDA, 4 OpenCL, 7 Vulkan."""
+        device = self._session.exported(self._port, self.described(self._session)).device
+        return int(device.device_type), int(device.device_id)
+
+    def __dlpack__(self, **_wishes: Any) -> Any:
+        """A capsule of this memory for `from_dlpack` of another library, which has it as long as it wants,
+        and the session with it. Nothing of the session is under way there. Raises SmeltError."""
+        return capsule_of(self._session.exported(self._port, self.described(self._session)), self)
 
     def described(self, session: Any) -> DLTensor:
         """The ctypes DLTensor, for a call of this session. Raises SmeltError for another session's."""

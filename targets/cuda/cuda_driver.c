@@ -13,7 +13,7 @@ enum {
   CU_FUNCTION_MOST_THREADS = 0, CU_FUNCTION_ASKED_BYTES = 8,
   CU_JIT_ERROR_LOG = 5, CU_JIT_ERROR_LOG_BYTES = 6,
   CU_STREAM_NON_BLOCKING = 1, CU_CAPTURE_THREAD_LOCAL = 1, CU_ATTACH_GLOBAL = 1, CU_ATTACH_SINGLE = 4,
-  CU_HOST_PORTABLE = 1, CU_EVENT_NO_TIMES = 2
+  CU_HOST_PORTABLE = 1, CU_EVENT_NO_TIMES = 2, CU_POINTER_CONTEXT = 1, DL_CUDA = 2, DL_CUDA_MANAGED = 13
 };
 
 #define CU_FUNCTIONS(X)                                                                                    \
@@ -44,6 +44,8 @@ enum {
   X(cuMemcpyHtoDAsync_v2, (cu_address, const void *, size_t, cu_handle))                                   \
   X(cuMemcpyDtoHAsync_v2, (void *, cu_address, size_t, cu_handle))                                         \
   X(cuMemcpyDtoDAsync_v2, (cu_address, cu_address, size_t, cu_handle))                                     \
+  X(cuPointerGetAttribute, (void *, int32_t, cu_address))                                                  \
+  X(cuMemGetAddressRange_v2, (cu_address *, size_t *, cu_address))                                         \
   X(cuMemHostAlloc, (void **, size_t, uint32_t))                                                            \
   X(cuMemFreeHost, (void *))                                                                               \
   X(cuEventCreate, (cu_handle *, uint32_t))                                                                \
@@ -87,6 +89,7 @@ static const struct {
 typedef struct cu_memory {
   cu_address at;
   struct cu_memory *next; /* of those to be given back */
+  int32_t foreign;        /* another library's */
   size_t mapped;          /* bytes of a copy that the host may write */
 } cu_memory;
 
@@ -387,7 +390,7 @@ static void bury(cu_unit *u) {
   while (u->dead) {
     cu_memory *m = u->dead;
     u->dead = m->next;
-    if (!u->lost) u->cu.cuMemFree_v2(m->at);
+    if (!u->lost && !m->foreign) u->cu.cuMemFree_v2(m->at);
     free(m);
   }
 }
@@ -542,6 +545,36 @@ static int32_t unmap(void *state, void *memory, void *mapped) {
 
 static int32_t shares(const void *state) { return ((const cu_unit *)state)->integrated ? SMELT_SHARES_IDLE : SMELT_READS_WAIT; }
 
+/* ---- other libraries ---- */
+static void *known(void *state, void *memory, DLDevice *device) {
+  *device = (DLDevice){DL_CUDA, ((cu_unit *)state)->device};
+  return (void *)(uintptr_t)((cu_memory *)memory)->at;
+}
+
+/* Within the context: why the memory cannot be used; NULL: nothing speaks against it. */
+static const char *unfit(cu_unit *u, DLDevice device, cu_address at, size_t bytes) {
+  cu_handle context = NULL;
+  cu_address start = 0;
+  size_t size = 0;
+  if (device.device_type != DL_CUDA && device.device_type != DL_CUDA_MANAGED) return "it is not CUDA's";
+  if (device.device_id != u->device) return "it is of another GPU";
+  if (u->cu.cuPointerGetAttribute(&context, CU_POINTER_CONTEXT, at)) return "the driver does not know it";
+  if (context != u->context) return "it is not of the GPU's primary context";
+  if (u->cu.cuMemGetAddressRange_v2(&start, &size, at) || at < start || bytes > size - (at - start)) return "it has fewer bytes";
+  return u->cu.cuStreamSynchronize(NULL) ? "the work there has failed" : NULL; /* the default stream, whose end DLPack speaks of */
+}
+
+static void *adopt(void *state, DLDevice device, void *data, size_t bytes, const char **why) {
+  cu_unit *u = state;
+  cu_memory *m = calloc(1, sizeof *m);
+  *why = m ? NULL : "the system has no memory";
+  if (m && enter(u)) *why = "the device is lost";
+  else if (m) *why = unfit(u, device, (cu_address)(uintptr_t)data, bytes), leave(u, 0);
+  if (*why) return free(m), NULL;
+  m->at = (cu_address)(uintptr_t)data, m->foreign = 1;
+  return m;
+}
+
 /* ---- work ---- */
 /* A kernel's parameters are int64 in order: the address of each buffer, each dim, the number of the launch's first group. From 512 on
  * they are two: where the buffers and dims are, and the first group. Groups are counted along x alone, which takes 2^31 - 1 of them. */
@@ -646,5 +679,5 @@ const smelt_driver smelt_driver_cuda = {
     .name = "CUDA", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish,
     .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
-    .lock = lock, .unlock = unlock,
+    .lock = lock, .unlock = unlock, .known = known, .adopt = adopt,
 };

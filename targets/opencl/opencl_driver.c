@@ -179,6 +179,17 @@ static int32_t unmap(void *state, void *memory, void *mapped) {
   return code ? code : u->cl.clEnqueueUnmapMemObject(u->queue, memory, mapped, 0, NULL, NULL);
 }
 
+static void *known(void *state, void *memory, DLDevice *device) {
+  (void)state;
+  *device = (DLDevice){4 /* kDLOpenCL */, 0};
+  return memory;
+}
+
+static void *adopt(void *state, DLDevice device, void *data, size_t bytes, const char **why) {
+  (void)state, (void)device, (void)data, (void)bytes;
+  return *why = "each session has an OpenCL context of its own, and memory belongs to one", NULL;
+}
+
 static int32_t shares(const void *state) { return ((const cl_unit *)state)->unified ? SMELT_SHARES_APART : SMELT_SHARES_NOT; }
 
 /* ---- work ---- */
@@ -314,4 +325,5 @@ const smelt_driver smelt_driver_opencl = {
     .name = "OpenCL", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish,
     .flush = flush, .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
+    .known = known, .adopt = adopt,
 };

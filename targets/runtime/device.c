@@ -257,6 +257,30 @@ int32_t rt_device_new_tensor(smelt_rt *rt, rt_tensor *t) {
   return t->memory ? SMELT_OK : (no_space(rt, &at, "smelt_tensor", t->bytes, code), SMELT_DEVICE);
 }
 
+int32_t rt_device_export(smelt_rt *rt, const rt_tensor *t, DLTensor *out) {
+  const rt_space at = {.unit = t->unit};
+  int32_t status = rt_device_check(rt);
+  if (!status) status = rt_device_wait(rt);
+  if (status) return status;
+  rt_unit *u = rt_unit_of(rt, &at);
+  void *data = u->driver->known ? u->driver->known(u->state, t->memory, &out->device) : NULL;
+  if (!data) return rt_error(rt, SMELT_UNSUPPORTED, "smelt_tensor_export: no other library knows memory of %s; copy it to the host", u->driver->name);
+  out->data = data, out->byte_offset = 0;
+  return SMELT_OK;
+}
+
+int32_t rt_device_import(smelt_rt *rt, rt_tensor *t, const DLTensor *theirs) {
+  const rt_space at = {.unit = t->unit};
+  const char *why = "it takes none of other libraries";
+  int32_t status = rt_device_check(rt);
+  if (status) return status;
+  rt_unit *u = rt_unit_of(rt, &at);
+  if (u->driver->adopt) t->memory = u->driver->adopt(u->state, theirs->device, (char *)theirs->data + theirs->byte_offset, (size_t)t->bytes, &why);
+  if (t->memory) return SMELT_OK;
+  return rt_error(rt, SMELT_INVALID, "smelt_tensor_import: memory of DLPack device type %d, device %d, is none that %s device '%s' can use: %s; copy it to the host",
+                  (int)theirs->device.device_type, (int)theirs->device.device_id, u->driver->name, u->driver->device(u->state), why);
+}
+
 void rt_device_release_tensor(smelt_rt *rt, rt_tensor *t) {
   const rt_space at = {.unit = t->unit};
   if (is_parent(rt) && rt_unit_of(rt, &at)->state) rt_unit_release(rt_unit_of(rt, &at), t->memory);

@@ -83,6 +83,11 @@ struct smelt_driver {
    * waited for by the call. NULL: it gives none. `unlock`: it is given back, and nothing is under way there. Both, or neither. */
   void *(*lock)(void *state, size_t bytes);
   void (*unlock)(void *state, void *host);
+  /* What other libraries know a memory by, as DLPack has it: where it lies goes to *device, the `data` there is the result. */
+  void *(*known)(void *state, void *memory, DLDevice *device);
+  /* The first `bytes` from *data on, memory of another library, which has ended what it did there by its default stream; it stays that
+   * library's, and `release` lets go of it. NULL, and *why, where this unit cannot use it. */
+  void *(*adopt)(void *state, DLDevice device, void *data, size_t bytes, const char **why);
 };
 
 /* ---- what the runtime has for drivers ---- */

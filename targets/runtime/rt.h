@@ -56,6 +56,7 @@ typedef struct rt_tensor {
   uint32_t unit;
   uint64_t bytes;
   void *memory; /* the driver's, or the host's bytes */
+  int32_t foreign; /* bytes at the host that another library has */
 } rt_tensor;
 
 typedef struct {
@@ -324,6 +325,8 @@ int32_t rt_device_write(smelt_rt *rt, smelt_addr at, const void *from, uint64_t 
 int32_t rt_device_copy(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t bytes);
 int32_t rt_device_new_tensor(smelt_rt *rt, rt_tensor *t);
 void rt_device_release_tensor(smelt_rt *rt, rt_tensor *t);
+int32_t rt_device_export(smelt_rt *rt, const rt_tensor *t, DLTensor *out);
+int32_t rt_device_import(smelt_rt *rt, rt_tensor *t, const DLTensor *theirs);
 /* One of the two may be NULL: then the bytes are the host's. Waits. */
 int32_t rt_device_copy_tensor(smelt_rt *rt, const rt_tensor *to, void *to_host, const rt_tensor *from, const void *from_host, uint64_t bytes);
 /* Host pointers for n_buffers addresses, of which the first n_read are read alone, then the dims unchanged, into rt->mapped_args; unmap

@@ -192,6 +192,8 @@ typedef struct {
 #define smelt_input_unit SMELT_JOIN(SMELT_PREFIX, _input_unit)
 #define smelt_output_unit SMELT_JOIN(SMELT_PREFIX, _output_unit)
 #define smelt_tensor SMELT_JOIN(SMELT_PREFIX, _tensor)
+#define smelt_tensor_export SMELT_JOIN(SMELT_PREFIX, _tensor_export)
+#define smelt_tensor_import SMELT_JOIN(SMELT_PREFIX, _tensor_import)
 #define smelt_tensor_free SMELT_JOIN(SMELT_PREFIX, _tensor_free)
 #define smelt_tensor_copy SMELT_JOIN(SMELT_PREFIX, _tensor_copy)
 #define smelt_fallback SMELT_JOIN(SMELT_PREFIX, _fallback)
@@ -292,6 +294,14 @@ smelt_status smelt_tensor(smelt_session *s, int32_t unit, uint64_t bytes, DLTens
 smelt_status smelt_tensor_free(smelt_session *s, DLTensor *tensor);
 /* Between the host and a unit, or two tensors, of as many bytes; waits. */
 smelt_status smelt_tensor_copy(smelt_session *s, const DLTensor *to, const DLTensor *from);
+/* The memory of such a tensor as other libraries know it, by DLPack: *out gets data, device and byte_offset. Device type 1 (host) and 2
+ * (CUDA) have an address as data, 4 (OpenCL) a cl_mem, 7 (Vulkan) a VkBuffer; their contexts are the session's, CUDA's is the
+ * device's primary one. The session has no work there when this returns; it must not be given any while another library works there. */
+smelt_status smelt_tensor_export(smelt_session *s, const DLTensor *tensor, DLTensor *out);
+/* A tensor at a unit (or 0, the host) whose memory is another library's, as DLPack tells it: `theirs` has data, device and byte_offset, and
+ * at least so many bytes there. Nothing is copied. It has to stay until smelt_tensor_free. CUDA takes memory (device types 2 and 13)
+ * of its device and of the primary context; all else is refused. */
+smelt_status smelt_tensor_import(smelt_session *s, int32_t unit, uint64_t bytes, const DLTensor *theirs, DLTensor *out);
 
 /* Why the session runs on the CPU although the model was compiled for another unit: the error of smelt_open or of a run that ended
  * that; NULL: it does not. A model that was compiled with a fallback has the code for it. A session turns to it where smelt_open fails at

@@ -404,7 +404,7 @@ void rt_unit_close(rt_unit *u) {
   if (u->state) {
     rt_unit_forget(u);
     drop_all(u);
-    for (int i = 0; i < 2 && !u->hung; i++) rt_beside_free(u, &u->relays[i].memory);
+    for (int i = 0; i < 2 && !u->session->hung; i++) rt_beside_free(u, &u->relays[i].memory);
     u->driver->close(u->state);
   }
   free(u->pending.words);

@@ -97,6 +97,18 @@ static int32_t unmap(void *state, void *memory, void *mapped) {
   return code;
 }
 
+static void *known(void *state, void *memory, DLDevice *device) {
+  vk_object buffer = ((vk_memory *)memory)->piece.buffer;
+  (void)state;
+  *device = (DLDevice){7 /* kDLVulkan */, 0};
+  return buffer == (uintptr_t)buffer ? (void *)(uintptr_t)buffer : NULL; /* a number of 64 bits, also where addresses have 32 */
+}
+
+static void *adopt(void *state, DLDevice device, void *data, size_t bytes, const char **why) {
+  (void)state, (void)device, (void)data, (void)bytes;
+  return *why = "each session has a Vulkan device of its own, and memory belongs to one", NULL;
+}
+
 static int32_t shares(const void *state) { return ((const vk_unit *)state)->visible ? SMELT_SHARES_APART : SMELT_SHARES_NOT; }
 
 /* ---- launches ---- */
@@ -400,4 +412,5 @@ const smelt_driver smelt_driver_vulkan = {
     .name = "Vulkan", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish, .flush = flush,
     .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
+    .known = known, .adopt = adopt,
 };

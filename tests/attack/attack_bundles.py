@@ -31,6 +31,7 @@ from sequence_models import info, model, opt, seq, tensor
 
 import smelt
 from smelt import library
+from smelt.capsules import DLTensor
 from smelt.cli.main import main as command
 from smelt.compiler import compile_here
 from smelt.core.bundle import MANIFEST, Bundle, read_bundle, sealed
@@ -38,7 +39,6 @@ from smelt.core.diag import SmeltError
 from smelt.core.exits import INTERNAL
 from smelt.driver import Request
 from smelt.library import Held
-from smelt.ports import DLTensor
 from smelt.session import _Options
 from smelt.shapes import bind, case
 

@@ -30,8 +30,8 @@ from campaign import Outcome, main
 from isolated import isolated
 from sequence_models import compiled, model, tensor
 
+from smelt.capsules import DLTensor
 from smelt.counters import _Memory
-from smelt.ports import DLTensor
 from smelt.session import Session
 
 node = helper.make_node

@@ -310,3 +310,72 @@ def test_where_no_memory_is_locked_copies_wait(crossing: Path, tmp_path: Path) -
         names = [line.split()[0] for line in calls]
         assert names.count("cuMemHostAlloc") > names.count("cuMemFreeHost") == (1 if most else 0)
         assert "left: memory 0" in calls
+
+
+# ---------------------------------------------------------------- other libraries
+
+LENT = """
+import gc, sys, numpy as np, smelt
+from smelt import capsules
+one, two = smelt.load(sys.argv[1]), smelt.load(sys.argv[1])
+x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
+feed = {"x": x, "at": np.arange(3)}
+wanted = one.run(None, feed)
+a = one.tensor("x", x)
+assert a.__dlpack_device__() == (2, 0)
+
+class Other:
+    def __init__(self, device): self.device = device
+    def __dlpack_device__(self): return self.device
+    def __dlpack__(self):
+        return capsules.capsule_of(capsules.DLTensor.from_buffer_copy(self.lent()), a)
+    def lent(self):
+        t = one.exported(a._port, a.described(one))
+        t.device = capsules.DLDevice(*self.device)
+        return t
+
+try:
+    b = two.tensor("x", a)
+except Exception as e:
+    print(e)
+else:
+    before = two.memory()
+    found = two.run(None, {**feed, "x": b})
+    assert all((f == w).all() for f, w in zip(found, wanted))
+    assert two.memory().uploads == before.uploads + 1, "the positions alone"
+    assert b.__dlpack_device__() == (2, 0)
+    b.free()
+    assert not capsules._given
+    for device in ((2, 5), (4, 0), (13, 0)):
+        try:
+            two.tensor("x", Other(device)).free()
+            print("taken", device)
+        except Exception as e:
+            print(e)
+a.free()
+del a, one, two
+"""
+
+
+def lent(folder: Path, **settings: object) -> list[str]:
+    named = {f"FAKE_CUDA_{k.upper()}": str(v) for k, v in settings.items()}
+    env = {**os.environ, "LD_LIBRARY_PATH": str(fake_libcuda()), **named}
+    done = subprocess.run(
+        [sys.executable, "-c", LENT, folder / "out"], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_memory_of_the_primary_context_is_taken_as_it_is(folder: Path, tmp_path: Path) -> None:
+    """As that of other libraries is; nothing is copied, and each gives back its own alone."""
+    other, strange, managed = lent(folder, log=tmp_path / "log")
+    assert "memory of DLPack device type 2, device 5, is none that CUDA device 'fake GPU 0' can use" in other
+    assert "it is of another GPU; copy it to the host" in other and "it is not CUDA's" in strange
+    assert managed == "taken (13, 0)"
+    assert (tmp_path / "log").read_text().splitlines().count("left: memory 0") >= 1
+
+
+def test_memory_of_another_context_is_refused(folder: Path) -> None:
+    (said,) = lent(folder, strange=1)
+    assert "it is not of the GPU's primary context; copy it to the host" in said

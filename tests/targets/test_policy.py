@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +152,31 @@ def test_a_bundle_for_the_cpu_alone_has_one_unit(tmp_path: Path) -> None:
         session.run(None, fed(5))
     (only,) = session.units()
     assert (only.unit, only.runs, only.explorations, only.bound) == ("cpu", 40, 0, True)
+
+
+def benched(bundle: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "smelt.cli", "bench", str(bundle), "--plan", "quick", "--count", "1"]
+    return subprocess.run([*command, *words], capture_output=True, text=True, timeout=300)
+
+
+@needs_opencl
+def test_bench_measures_runs_that_are_bound(net: Path) -> None:
+    """By the bundle's own program; each unit has run, and what they did is told."""
+    done = benched(net / "out", "--policy", "load", "--json")
+    assert done.returncode in (0, 5), done.stderr
+    data = json.loads(done.stdout)
+    (case,) = data["cases"]
+    assert data["policy"] == "load" and [s["unit"] for s in case["shares"]] == ["OpenCL", "cpu"]
+    assert all(s["runs"] >= 2 and s["expected_ns"] > 0 and not s["why"] for s in case["shares"])
+    alone = benched(net / "out", "--policy", "load", "--baseline", str(net / "out"))
+    assert alone.returncode == 2 and "--policy is about the runs of one build" in alone.stderr
+    wrong = benched(net / "out", "--policy", "fast")
+    assert wrong.returncode == 2 and "invalid choice: 'fast'" in wrong.stderr
+
+
+def test_bench_wants_a_choice(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(NET), tmp_path / "m.onnx")
+    compile_here(Request(source=str(tmp_path / "m.onnx"), output=str(tmp_path / "out")))
+    done = benched(tmp_path / "out", "--policy", "thermal")
+    assert done.returncode not in (0, 5)
+    assert "policy 'thermal' has nothing to choose from" in done.stderr and "--choose" in done.stderr

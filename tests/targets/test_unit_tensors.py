@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from boards import needs_opencl
+from boards import needs_opencl, needs_vulkan
 
 import smelt
+from smelt import capsules
 from smelt.core.diag import SmeltError
 
 STEP = """
@@ -84,3 +86,69 @@ def test_an_output_is_the_next_input(target: str, tmp_path: Path) -> None:
     s.close()
     with pytest.raises(SmeltError, match="the session is closed"):
         b.numpy()
+
+
+# ---------------------------------------------------------------- other libraries
+
+
+def test_memory_at_the_host_is_handed_over(tmp_path: Path) -> None:
+    """NumPy sees the tensor's own bytes, for longer than its name and the session's; a capsule that nobody
+    takes is no loss, and a consumer that lets go twice none either."""
+    s = session("host", tmp_path)
+    a, b = s.tensor("x", X), s.tensor("y", X.shape)
+    assert a.__dlpack_device__() == (1, 0)
+    seen, made = np.from_dlpack(a), np.from_dlpack(b)  # type: ignore[arg-type]
+    s.run_into({"y": b}, {"x": a, "k": K})
+    assert (made == 2 * X).all() and (seen == X).all()
+    b.__dlpack__()
+    kept = len(capsules._given)
+    del a, b, s, seen
+    gc.collect()
+    assert (made == 2 * X).all() and len(capsules._given) == kept - 1
+    del made
+    gc.collect()
+    assert not capsules._given
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [pytest.param("x86+opencl", 4, marks=needs_opencl), pytest.param("x86+vulkan", 7, marks=needs_vulkan)],
+)
+def test_memory_of_one_context_stays_there(target: str, kind: int, tmp_path: Path) -> None:
+    """Others are told what and where it is; that of another session is refused, and so is a feed of it."""
+    s = session(target, tmp_path)
+    a = s.tensor("x", X)
+    assert a.__dlpack_device__() == (kind, 0)
+    taken = capsules.Taken(a)
+    assert taken.tensor.data and list(taken.tensor.shape[:2]) == [3, 4] and taken.tensor.dtype.bits == 32
+    taken.let_go()
+    taken.let_go()
+    words = rf"memory of DLPack device type {kind}, device 0, .* each session has .* of its own"
+    with pytest.raises(SmeltError, match=words):
+        s.tensor("x", a)
+    with pytest.raises(SmeltError, match=r"tensor 'k': expected rank 1 .* of int64, got \[3, 4\] of type"):
+        s.tensor("k", a)
+    with pytest.raises(SmeltError, match=rf"input 'x': it lies on a device \(DLPack's type {kind}, number 0"):
+        s.run(None, {"x": Elsewhere((kind, 0)), "k": K})
+    gc.collect()
+    assert not capsules._given
+    assert (s.run(None, {"x": a, "k": K})[0] == 2 * X).all()
+
+
+class Elsewhere:
+    """Another library's tensor on a device."""
+
+    def __init__(self, device: tuple[int, int]) -> None:
+        self.device = device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self) -> object:
+        return object()
+
+
+def test_no_capsule_is_no_tensor(tmp_path: Path) -> None:
+    s = session("host", tmp_path)
+    with pytest.raises(SmeltError, match=r"Elsewhere.__dlpack__ gave no capsule of a tensor"):
+        s.tensor("x", Elsewhere((2, 0)))

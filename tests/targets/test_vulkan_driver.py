@@ -239,7 +239,8 @@ SOFTMAX = """
 kernel @softmax(d0: dim in 0..*, d1: dim in 0..*, x: f32[d0, d1]) -> (y: f32[d0, d1]) {
   serial i in d0 {
     serial j in d1 {
-      y[i, j] = exp(x[i, j] - max k in d1 { x[i, k] }) / sum t in d1 { exp(x[i, t] - max k in d1 { x[i, k] }) }
+      y[i, j] = exp(x[i, j] - max k in d1 { x[i, k] })
+        / sum t in d1 { exp(x[i, t] - max k in d1 { x[i, k] }) }
     }
   }
 }"""

@@ -11,6 +11,7 @@
  *   FAKE_CUDA_ORDER=1      threads take turns last to first
  *   FAKE_CUDA_CODE=file    a library with the kernels, in place of an image that is PTX
  *   FAKE_CUDA_LOCKED=n     bytes of the host that it locks
+ *   FAKE_CUDA_STRANGE=1    memory is of another context
  *   FAKE_CUDA_LOG=file     what was called, and at the end what was not given back */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -179,7 +180,7 @@ int cuStreamCreate(void **stream, unsigned flags) {
 int cuStreamDestroy_v2(void *stream) { return (void)stream, n_streams--, note(__func__, 0), 0; }
 int cuStreamSynchronize(void *stream) {
   CALL(stream != &n_streams);
-  return run_all();
+  return stream ? run_all() : 0;
 }
 int cuStreamQuery(void *stream) {
   CALL(stream != &n_streams);
@@ -301,6 +302,19 @@ int cuMemFree_v2(uint64_t at) {
   return INVALID_VALUE;
 }
 
+int cuPointerGetAttribute(void *value, int attribute, uint64_t at) {
+  CALL(attribute);
+  int own = 0;
+  for (allocation *a = allocations; a; a = a->next) own |= at >= a->at && at < a->at + a->bytes;
+  if (attribute != 1 || !own) return INVALID_VALUE;
+  return *(void **)value = setting("FAKE_CUDA_STRANGE", 0) ? (void *)&n_streams : (void *)&n_contexts, 0;
+}
+int cuMemGetAddressRange_v2(uint64_t *start, size_t *bytes, uint64_t at) {
+  CALL(0);
+  for (allocation *a = allocations; a; a = a->next)
+    if (at >= a->at && at < a->at + a->bytes) return *start = a->at, *bytes = a->bytes, 0;
+  return INVALID_VALUE;
+}
 int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) {
   CALL(bytes);
   size_t taken = bytes;

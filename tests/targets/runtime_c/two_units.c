@@ -308,6 +308,44 @@ static int refused(smelt_session *session, DLTensor x, DLTensor v, const char *w
   return printf("not refused for '%s': %s\n", why, smelt_error(session)), 0;
 }
 
+static int says(smelt_status status, smelt_status wanted, const char *why) {
+  if (status == wanted && (!why || strstr(smelt_error(NULL), why))) return 1;
+  return printf("status %d, wanted %d and '%s': %s\n", (int)status, (int)wanted, why ? why : "", smelt_error(NULL)), 0;
+}
+
+/* Memory of other libraries: at the host it is what it is, of a unit it is the driver's business. */
+static int others(smelt_session *session, const DLTensor *on_unit) {
+  static float values[N * M + 1];
+  DLTensor theirs = shaped(values, whole), out = theirs, strange;
+  int64_t strides[2] = {1, N};
+  theirs.byte_offset = sizeof *values;
+  for (int i = 0; i < N * M; i++) values[i + 1] = (float)(i % 5) - 2;
+  if (!says(smelt_tensor_import(session, HOST, BYTES, &theirs, &out), SMELT_OK, NULL)) return 0;
+  if (out.data != values + 1 || out.device.device_type != 1 || out.byte_offset) return puts("import at the host"), 0;
+  if (!stays(session, &out, NULL, NULL, 0, 1)) return 0;
+  if (!says(smelt_tensor_export(session, &out, &strange), SMELT_OK, NULL) || strange.data != values + 1) return puts("export at the host"), 0;
+  if (!says(smelt_tensor_free(session, &out), SMELT_OK, NULL) || values[1] != -2) return 0; /* it is not ours to give back */
+  if (!says(smelt_tensor_import(session, ONE, BYTES, &theirs, &out), SMELT_INVALID, "device type 1, device 0, is none that")) return 0;
+  if (!says(smelt_tensor_import(session, 3, BYTES, &theirs, &out), SMELT_INVALID, "has units 0 (the host) to 2")) return 0;
+  strange = theirs, strange.device = (DLDevice){2, 0};
+  if (!says(smelt_tensor_import(session, HOST, BYTES, &strange, &out), SMELT_INVALID, "type 2, device 0, is not the host's")) return 0;
+  strange = theirs, strange.strides = strides;
+  if (!says(smelt_tensor_import(session, HOST, BYTES, &strange, &out), SMELT_INVALID, "its strides are not")) return 0;
+  strange = theirs, strange.data = NULL;
+  if (!says(smelt_tensor_import(session, HOST, BYTES, &strange, &out), SMELT_INVALID, "its data is NULL")) return 0;
+  if (!says(smelt_tensor_import(session, HOST, 0, &strange, &out), SMELT_OK, NULL)) return 0; /* nothing, from nowhere */
+  if (!says(smelt_tensor_free(session, &out), SMELT_OK, NULL)) return 0;
+  if (!says(smelt_tensor_import(session, HOST, BYTES, NULL, &out), SMELT_INVALID, "the tensor is NULL")) return 0;
+  if (!says(smelt_tensor_export(session, on_unit, NULL), SMELT_INVALID, "the tensor is NULL")) return 0;
+  strange = *on_unit, strange.data = &strange;
+  if (!says(smelt_tensor_export(session, &strange, &out), SMELT_INVALID, "this is no tensor that smelt_tensor made")) return 0;
+#ifdef WITH_OPENCL
+  return says(smelt_tensor_export(session, on_unit, &out), SMELT_OK, NULL) && (out.device.device_type == 4 || printf("type %d\n", (int)out.device.device_type) < 0);
+#else
+  return says(smelt_tensor_export(session, on_unit, &out), SMELT_UNSUPPORTED, "no other library knows memory of fake");
+#endif
+}
+
 static int tensors(smelt_session *session) {
   static float values[N * M];
   DLTensor host = shaped(values, whole), a = host, b = host, far = host, sums = shaped(NULL, rows), little = host, odd;
@@ -338,6 +376,7 @@ static int tensors(smelt_session *session) {
   if (smelt_tensor_free(session, &b) || b.data || smelt_tensor_free(session, &sums)) return 0;
   if (!refused(session, odd, shaped(NULL, whole), "no handle of this session")) return 0;
   if (smelt_tensor(session, 3, 4, &odd) != SMELT_INVALID || !strstr(smelt_error(NULL), "has units 0 (the host) to 2")) return 0;
+  if (!others(session, &a)) return 0;
   smelt_trim(session);
   return stays(session, &a, NULL, NULL, 0, 1); /* the others go with the session */
 }
