@@ -277,3 +277,24 @@ def test_memory_that_is_locked_and_none_that_is_left(sources: Checkout, tmp_path
         for feed, (outputs, memory, _) in zip(feeds, steps, strict=True):
             agree(outputs, oracle.run(None, dict(feed)))
             assert memory.arena_capacity >= memory.arena_bytes
+
+
+@needs_opencl
+def test_from_one_device_to_another(sources: Checkout, tmp_path: Path) -> None:
+    """There and back, in pieces where it is long, through memory that is locked or not; no run asks for more
+    of that. A device that fails meanwhile leaves all to the CPU."""
+    feeds = rows(4, 0, 40_000, 4)
+    breaks = [{**OWN, "FAKE_LOCKS": str(k % 3), "FAKE_BREAKS": str(k)} for k in range(2, 26, 3)]
+    found, _ = ran(
+        sources, tmp_path, BOTH, "fake+opencl", feeds, [*ENVS, *breaks],
+        place={"near": "opencl", "last": "opencl"}, fallback=True, dims={"n": (0, 50_000)},
+    )  # fmt: skip
+    oracle = runtime_session(model(BOTH))
+    want = [oracle.run(None, dict(feed)) for feed in feeds]
+    for steps in found:
+        for (outputs, _, _), expected in zip(steps, want, strict=True):
+            agree(outputs, expected)
+    for steps in found[: len(ENVS)]:
+        assert {why for _, _, why in steps} == {None}
+        assert len({memory.allocations for _, memory, _ in steps}) == 1 and steps[-1][1].crossings > 3 * 3
+    assert any(why for steps in found[len(ENVS) :] for _, _, why in steps)
