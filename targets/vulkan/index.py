@@ -176,9 +176,10 @@ def magnitude(d: Dim, reaches: Mapping[str, Dim], facts: Facts) -> Dim:
 
 
 def _atom_magnitude(a: Atom, reaches: Mapping[str, Dim], facts: Facts) -> Dim:
-    low, high = facts.bounds(atom_dim(a))
-    if low is not None and high is not None:
-        return to_dim(max(-low, high))
+    if isinstance(a, SymbolAtom | Min | Max):
+        low, high = facts.bounds(atom_dim(a))
+        if low is not None and high is not None:
+            return to_dim(max(-low, high))
     match a:
         case SymbolAtom():
             return reaches.get(a.name, sym(a.name))
