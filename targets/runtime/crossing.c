@@ -220,7 +220,7 @@ static int32_t bring(smelt_rt *rt, smelt_addr to, smelt_addr from, uint64_t byte
   if (!status) status = await(rt, here, 1);
   if (!status) status = rt_space_use(rt, there);
   if (status) return status;
-  int32_t code = rt_unit_download(u, rt_place_of(there, from), (char *)here->memory + rt_offset_of(to), (size_t)bytes, SMELT_SOON);
+  int32_t code = rt_unit_ask(u, rt_place_of(there, from), (char *)here->memory + rt_offset_of(to), (size_t)bytes);
   if (!code) code = rt_unit_mark(u, &here->coming);
   return code ? rt_device_failed(rt, u, "copy to the host", code) : SMELT_OK;
 }

@@ -59,8 +59,8 @@ struct smelt_driver {
   /* ---- optional, NULL where a device has no such thing ---- */
   /* Whether the memory is the host's, so that `map` gives it itself and copies nothing: SMELT_SHARES_NOT, .. NULL: it is not. */
   int32_t (*shares)(const void *state);
-  /* Start what has been asked for since; NULL: each launch, copy and transfer starts when it is asked for. `finish`, `map` and
-   * transfers that wait start it, too. */
+  /* Start what has been asked for since; NULL: each launch, copy and transfer starts when it is asked for. `finish`, `map`,
+   * `reach` and transfers that wait start it, too. */
   int32_t (*flush)(void *state);
   /* Launches and copies that run one after the other, made ready to be started by one call of `submit`, again and again, also while
    * the last time is under way. What it is given is gone after the call; the memory stays until `forget`. NULL: this device, or
@@ -75,8 +75,8 @@ struct smelt_driver {
   int32_t (*clock)(void *state, int on);
   int64_t (*elapsed)(void *state);
   /* Points in what was asked for, numbered from 1 on in a row. `mark`: point `number` is behind all that was asked for until now.
-   * `reach`: wait until all before a point has ended, its downloads of SMELT_SOON among it, while what was asked for later goes on; a
-   * driver that no longer knows a point waits for a later one. Both are there, or neither: then the runtime waits for everything. */
+   * `reach`: start all that has been asked for, and wait until what is before a point has ended, its downloads of SMELT_SOON among it,
+   * while the rest goes on; a driver that no longer knows a point waits for a later one. Both are there, or neither: then the runtime waits for everything. */
   int32_t (*mark)(void *state, uint64_t number);
   int32_t (*reach)(void *state, uint64_t number);
   /* Memory of the host that the device reaches by itself (page-locked): what goes up from there, and SMELT_SOON down to it, is not

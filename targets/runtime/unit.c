@@ -258,15 +258,22 @@ int32_t rt_unit_upload(rt_unit *u, smelt_place to, const void *host, size_t byte
   return heard(u, u->driver->upload(u->state, to.memory, (size_t)to.offset, from ? from : host, bytes, !from));
 }
 
-int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes, int wait) {
+/* Without starting what does not wait. */
+static int32_t download(rt_unit *u, smelt_place from, void *host, size_t bytes, int wait) {
   int32_t code = wait == SMELT_NOW ? begin(u) : flush(u);
   if (code) return code;
   u->session->traffic.reads++, u->session->traffic.read_bytes += bytes;
   u->session->traffic.waits += wait == SMELT_NOW;
   u->busy = 1;
   if (wait == SMELT_SOON) u->queued = 1;
-  code = u->driver->download(u->state, from.memory, (size_t)from.offset, host, bytes, wait);
-  return heard(u, code || wait != SMELT_SOON ? code : start(u));
+  return heard(u, u->driver->download(u->state, from.memory, (size_t)from.offset, host, bytes, wait));
+}
+
+int32_t rt_unit_ask(rt_unit *u, smelt_place from, void *host, size_t bytes) { return download(u, from, host, bytes, SMELT_SOON); }
+
+int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes, int wait) {
+  int32_t code = download(u, from, host, bytes, wait);
+  return code || wait != SMELT_SOON ? code : heard(u, start(u));
 }
 
 void *rt_unit_map(rt_unit *u, void *memory, size_t bytes, int writes, int32_t *code) {
@@ -294,12 +301,13 @@ int32_t rt_unit_mark(rt_unit *u, uint64_t *point) {
   return code || !u->driver->mark ? code : heard(u, u->driver->mark(u->state, *point));
 }
 
-/* What was asked for behind it begins, so that the unit has work when the host goes on. */
+/* What was asked for behind it begins as well, so that the unit has work when the host goes on. */
 int32_t rt_unit_reach(rt_unit *u, uint64_t point) {
   if (point <= u->ended) return 0;
-  int32_t code = begin(u);
-  if (code) return heard(u, code);
+  int32_t code = flush(u);
+  if (code) return code;
   if (!u->driver->reach) return wait_for(u);
+  u->queued = 0;
   u->session->traffic.waits++;
   code = heard(u, u->driver->reach(u->state, point));
   if (!code) u->ended = point;
@@ -316,7 +324,7 @@ int32_t rt_unit_relays(rt_unit *u) {
 static int32_t fill(rt_unit *u, smelt_place from, size_t at, char *to, size_t n) {
   uint64_t came = 0;
   if (!u) return memcpy(to, (const char *)from.memory + from.offset + at, n), 0;
-  int32_t code = rt_unit_download(u, (smelt_place){from.memory, from.offset + at}, to, n, SMELT_SOON);
+  int32_t code = rt_unit_ask(u, (smelt_place){from.memory, from.offset + at}, to, n);
   if (!code) code = rt_unit_mark(u, &came);
   return code ? code : rt_unit_reach(u, came);
 }
@@ -333,7 +341,7 @@ int32_t rt_unit_relay(rt_unit *to_unit, smelt_place to, rt_unit *from_unit, smel
     code = rt_unit_upload(to_unit, (smelt_place){to.memory, to.offset + done}, relay->memory.block.data, n, 1);
     if (!code) code = rt_unit_mark(to_unit, &relay->sent);
   }
-  return code ? code : rt_unit_start(to_unit);
+  return code;
 }
 
 int32_t rt_unit_finish(rt_unit *u) {

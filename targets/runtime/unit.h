@@ -65,6 +65,7 @@ int32_t rt_unit_copy(rt_unit *u, smelt_place to, smelt_place from, size_t bytes)
 /* stays: the bytes at `host` stay as they are until rt_unit_finish. */
 int32_t rt_unit_upload(rt_unit *u, smelt_place to, const void *host, size_t bytes, int stays);
 int32_t rt_unit_download(rt_unit *u, smelt_place from, void *host, size_t bytes, int wait); /* SMELT_LAST, .. */
+int32_t rt_unit_ask(rt_unit *u, smelt_place from, void *host, size_t bytes); /* SMELT_SOON, begun with what is started next */
 void *rt_unit_map(rt_unit *u, void *memory, size_t bytes, int writes, int32_t *code);
 int32_t rt_unit_unmap(rt_unit *u, void *memory, void *mapped, size_t bytes, int writes);
 int32_t rt_unit_start(rt_unit *u);  /* what waits */

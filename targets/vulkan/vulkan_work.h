@@ -269,7 +269,7 @@ static int32_t reach(void *state, uint64_t number) {
   vk_unit *u = state;
   if (u->marked >= MARKS && number <= u->marked - MARKS) number = u->marked - MARKS + 1;
   uint64_t serial = u->marks[number % MARKS];
-  if (u->recording && serial == u->serial) flush(u); /* a failure is its slot's */
+  flush(u); /* a failure is its slot's */
   return retire(u, serial);
 }
 
