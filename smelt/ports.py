@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from smelt.capsules import DLDataType, DLTensor, capsule_of
+from smelt.capsules import DLDataType, DLDevice, DLTensor, Taken, capsule_of
 from smelt.core.diag import SmeltError, reading
 from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import ALL, DType
@@ -69,13 +70,20 @@ class UnitTensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's type and number of the device where it lies: 1 is the host, 2 CUDA, 4 OpenCL, 7 Vulkan."""
-        device = self._session.exported(self._port, self.described(self._session)).device
+        device = self.exported().device
         return int(device.device_type), int(device.device_id)
 
     def __dlpack__(self, **_wishes: Any) -> Any:
         """A capsule of this memory for `from_dlpack` of another library, which has it as long as it wants,
         and the session with it. Nothing of the session is under way there. Raises SmeltError."""
-        return capsule_of(self._session.exported(self._port, self.described(self._session)), self)
+        return capsule_of(self.exported(), self)
+
+    def exported(self) -> DLTensor:
+        """Its memory as other libraries know it; no work of the session is under way there."""
+        t = self.described(self._session)
+        out = DLTensor(None, DLDevice(1, 0), self._port.rank, self._port.dlpack, t.shape)
+        self._session.tensor_call("_export", ctypes.byref(t), ctypes.byref(out))
+        return out
 
     def described(self, session: Any) -> DLTensor:
         """The ctypes DLTensor, for a call of this session. Raises SmeltError for another session's."""
@@ -181,3 +189,23 @@ def _layout_holds() -> bool:
 
 # arrays are of the exact type when they come here (see BoundPort.array): a subclass may not be laid out so
 address = _read_address if _layout_holds() else _asked_address
+
+
+def lent(session: Any, p: BoundPort, value: Any) -> UnitTensor:
+    """The memory of another library's tensor, as one of this session for a port. Raises SmeltError."""
+    taken = Taken(value)
+    try:
+        theirs = taken.tensor
+        shape = tuple(theirs.shape[k] for k in range(theirs.ndim))
+        if len(shape) != p.rank or bytes(theirs.dtype) != bytes(p.dlpack):
+            what = f"expected rank {p.rank} {p.dims} of {p.numpy}, got {list(shape)} of type code "
+            what += f"{theirs.dtype.code}, {theirs.dtype.bits} bits"
+            raise SmeltError(f"tensor '{p.name}': {what}", kind="shape")
+        extents = (ctypes.c_int64 * max(1, p.rank))(*shape)
+        t = DLTensor(None, DLDevice(1, 0), p.rank, p.dlpack, extents)
+        size = math.prod(shape) * p.numpy.itemsize
+        session.tensor_call("_import", session.unit_of(p), size, ctypes.byref(theirs), ctypes.byref(t))
+    except SmeltError:
+        taken.let_go()
+        raise
+    return UnitTensor(session, p, shape, t, taken)

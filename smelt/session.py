@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from smelt.c_functions import check_ports, entry_names, typed_functions
-from smelt.capsules import DLDevice, DLTensor, Taken, is_elsewhere
+from smelt.capsules import DLDevice, DLTensor, is_elsewhere
 from smelt.core.bundle import Bundle, damaged, read_bundle, spelled_dim
 from smelt.core.diag import Kind, SmeltError, reading
 from smelt.core.dtype import INT64
@@ -26,7 +26,7 @@ from smelt.groups import Group, groups, packed, unpacked
 from smelt.library import Held, Moved
 from smelt.limits import MOST_THREADS
 from smelt.policy import UnitPolicy, UnitShare, policy_of
-from smelt.ports import BoundPort, UnitTensor, address, copied, new_array
+from smelt.ports import BoundPort, UnitTensor, address, copied, lent, new_array
 
 _KINDS: dict[int, Kind] = {
     1: "invalid", 2: "unsupported", 3: "shape", 4: "device", 5: "infra", 6: "internal",
@@ -352,7 +352,7 @@ class Session:
             told = ", ".join(p.name for p in ports)
             raise SmeltError(f"no tensor is named {name!r:.80}; there are: {told}", kind="shape")
         if is_elsewhere(value):
-            return self._lent(p, value)
+            return lent(self, p, value)
         plain = isinstance(value, tuple | list) and all(map(_whole, value))
         array = None if plain else p.array(value, "tensor")
         shape = tuple(map(int, value)) if array is None else array.shape
@@ -362,47 +362,24 @@ class Session:
             raise SmeltError(f"tensor '{name}': {what}", kind="shape")
         extents = (ctypes.c_int64 * max(1, p.rank))(*shape)
         t = DLTensor(None, DLDevice(1, 0), p.rank, p.dlpack, extents)
-        with self._gate.alone():
-            self._usable()
-            self._asked(self._lib.smelt_tensor(self._handle, self._unit_of(p), size, ctypes.byref(t)))
+        self.tensor_call("", self.unit_of(p), size, ctypes.byref(t))
         made = UnitTensor(self, p, shape, t)
         if array is not None:
             made.write(array)
         return made
 
-    def _unit_of(self, p: BoundPort) -> int:
+    def unit_of(self, p: BoundPort) -> int:
+        """The unit where the model has an input or output."""
         side, row = ("input", self._inputs) if p in self._inputs else ("output", self._outputs)
-        return int(getattr(self._lib, f"smelt_{side}_unit")(self._handle, row.index(p)))
-
-    def _lent(self, p: BoundPort, value: Any) -> UnitTensor:
-        """The memory of another library's tensor, as one of this session."""
-        taken = Taken(value)
-        try:
-            theirs = taken.tensor
-            shape = tuple(theirs.shape[k] for k in range(theirs.ndim))
-            if len(shape) != p.rank or bytes(theirs.dtype) != bytes(p.dlpack):
-                what = f"expected rank {p.rank} {p.dims} of {p.numpy}, got {list(shape)} of type code "
-                what += f"{theirs.dtype.code}, {theirs.dtype.bits} bits"
-                raise SmeltError(f"tensor '{p.name}': {what}", kind="shape")
-            extents = (ctypes.c_int64 * max(1, p.rank))(*shape)
-            t = DLTensor(None, DLDevice(1, 0), p.rank, p.dlpack, extents)
-            size = math.prod(shape) * p.numpy.itemsize
-            pair = ctypes.byref(theirs), ctypes.byref(t)
-            with self._gate.alone():
-                self._usable()
-                self._asked(self._lib.smelt_tensor_import(self._handle, self._unit_of(p), size, *pair))
-        except SmeltError:
-            taken.let_go()
-            raise
-        return UnitTensor(self, p, shape, t, taken)
-
-    def exported(self, port: BoundPort, t: Any) -> DLTensor:
-        """A UnitTensor's memory as other libraries know it; no work of the session is under way there."""
-        out = DLTensor(None, DLDevice(1, 0), port.rank, port.dlpack, t.shape)
         with self._gate.alone():
             self._usable()
-            self._asked(self._lib.smelt_tensor_export(self._handle, ctypes.byref(t), ctypes.byref(out)))
-        return out
+            return int(getattr(self._lib, f"smelt_{side}_unit")(self._handle, row.index(p)))
+
+    def tensor_call(self, name: str, *arguments: Any) -> None:
+        """One of smelt.h's functions about tensors. Raises SmeltError."""
+        with self._gate.alone():
+            self._usable()
+            self._asked(getattr(self._lib, f"smelt_tensor{name}")(self._handle, *arguments))
 
     def run_into(self, outputs: Mapping[str, UnitTensor], feed: Mapping[str, Any]) -> list[Any]:
         """Run once; values of the named outputs are written to these tensors, which must have the right
@@ -449,9 +426,7 @@ class Session:
         data = address(array) if array.size else None
         here = DLTensor(data, DLDevice(1, 0), port.rank, port.dlpack, t.shape)
         pair = (here, t) if value is None else (t, here)
-        with self._gate.alone():
-            self._usable()
-            self._asked(self._lib.smelt_tensor_copy(self._handle, *map(ctypes.byref, pair)))
+        self.tensor_call("_copy", *map(ctypes.byref, pair))
         return array
 
     def free_tensor(self, t: Any, wait: bool) -> None:
