@@ -91,6 +91,7 @@ class Machine:
     max_lanes: work-items of a group (1 on a CPU). shared_bytes: per-group memory (0: none).
     subgroup: neighbouring lanes that run in step: what they access is one transaction if it lies side by
     side, and shared memory is nearer than caches. 1: a lane is a task of its own, with vectors to be fast.
+    held_bytes: what an element takes in shared memory at least: 4 where halves are floats but in memory.
     lane_bytes: neighbours that such a lane reads, or copies to shared memory, at once, in bytes (0: an
     element).
     lane_operands: a multiply-add takes one lane of a register for all lanes of another, so that elements
@@ -119,6 +120,7 @@ class Machine:
     max_lanes: int = 1
     shared_bytes: int = 0
     subgroup: int = 1
+    held_bytes: int = 1
     lane_bytes: int = 0
     cache_bytes: tuple[int, int] = (32 * 1024, 512 * 1024)
     cores: int = 4

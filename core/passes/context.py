@@ -93,7 +93,7 @@ def byte_products(ctx: Context) -> Hashable:
 def costs(ctx: Context) -> Hashable:
     """What scalar functions take, what is near, and how many work at once."""
     m = ctx.machine
-    return m.max_lanes, m.cores, m.cache_bytes, frozenset(m.costs.items())
+    return m.max_lanes, m.in_step, m.cores, m.cache_bytes, frozenset(m.costs.items())
 
 
 def places(ctx: Context) -> Hashable:

@@ -354,6 +354,8 @@ def accumulate_blocks(kernel: Kernel, name: str, axis: str, size: int, outer: st
         if at is None or size < 1 or (size == 1 and at + 1 == len(e.axes)):
             raise ScheduleError(what, "the blocks have no terms")
         n, first = e.axes[at].extent, sym(outer) * size
+        if facts.prove_le(n, size) is YES:
+            raise ScheduleError(what, "it is one block")
         rest = to_dim(size) if facts.prove_divisible(n, size) is YES else dmin(size, n - first)
         axes = (*([Axis(axis, rest)] if size > 1 else []), *e.axes[at + 1 :])
         block = replace(e, axes=axes, body=substitute_expr(e.body, {axis: first + sym(axis) * (size > 1)}))

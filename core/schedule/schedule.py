@@ -10,7 +10,17 @@ from typing import Any, TypeAlias
 from smelt.core.dim import Dim, parse_dim, to_dim
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Instruction
-from smelt.core.schedule import decode, instruct, lane_share, lanes, loops, memory, reductions, statements
+from smelt.core.schedule import (
+    decode,
+    instruct,
+    lane_share,
+    lanes,
+    loops,
+    memory,
+    reductions,
+    running,
+    statements,
+)
 from smelt.core.schedule.tree import ScheduleError
 
 StepArg: TypeAlias = "str | int | bool | Dim | tuple[int, ...] | tuple[str, ...]"
@@ -83,6 +93,9 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "lane_share": (lane_share.lane_share, "vii"),
     "divide_by": (lane_share.divide_by, "vdiv"),
     "lift": (statements.lift, "vvv"),
+    "lift_factor": (statements.lift_factor, "vvv"),
+    "lift_operand": (statements.lift_operand, "vvv"),
+    "running": (running.running, "vvii"),
     "split_reduce": (statements.split_reduce, "vviv"),
     "factor": (decode.factor, "vv"),
     "by_bits": (decode.by_bits, "v"),

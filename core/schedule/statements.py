@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.core.dim import YES, ceildiv, dmin, sym, to_dim
+from smelt.core.ir.analysis.products import split_factors
+from smelt.core.ir.analysis.row_operand import row_operand, with_row_operand
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
@@ -90,16 +92,85 @@ def split_reduce(kernel: Kernel, var: str, axis: str, size: int, name: str) -> K
     return _replaced(kernel, number, (first, *_with(nodes, leaf, whole, total)), scratch)
 
 
-def _reduction(
-    kernel: Kernel, var: str, axis: str, what: str
-) -> tuple[int, tuple[LoopNode, ...], Body, Reduce]:
-    """(number of the statement, its loops, what is in them, the reduction over the axis)"""
+def lift_factor(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
+    """for i in m { for j in w { y[i, j] = f(sum k in n { e(i, k) * x[k, j] }) } }
+      -->  scratch p[m, n]; for i' in m { for k' in n { p[i', k'] = e(i', k') } };
+           for i in m { for j in w { y[i, j] = f(sum k in n { p[i, k] * x[k, j] }) } }
+
+    The factor that has reductions of its own is a statement of its own, as `lift` makes one of a reduction.
+    """
+    what = f"lift_factor {var} {axis}"
+    new_names(kernel, what, name)
+    number, nodes, leaf = _plain_nest(kernel, var, what)
+    sums = (x for e in expressions(leaf) for x in walk_expr(e) if isinstance(x, Reduce))
+    found = {(x.axes, *parts) for x in sums if (parts := split_factors(x)) is not None}
+    if len(found) != 1 or [a.var for a in next(iter(found))[0]] != [axis]:
+        raise ScheduleError(what, f"no product over '{axis}' alone has one factor with reductions")
+    (((last,), e, _),) = found
+    loops = _followed(nodes, e, what)
+    if axis not in free_symbols(e) or last.extent.symbols & {x.var for x in loops}:
+        raise ScheduleError(what, "the factor is no row, or one whose length follows a loop")
+    rows = [*loops, Loop("serial", last.var, last.extent, ())]
+    return _stored_first(kernel, number, rows, e, name, _with(nodes, leaf, e, _at(name, rows, e)))
+
+
+def lift_operand(kernel: Kernel, var: str, row: str, name: str) -> Kernel:
+    """for i in m { for k in n { r[i, k] = e(x(i, k), max l in n { x(i, l) }) } }
+      -->  scratch p[m, n]; for i' in m { for k' in n { p[i', k'] = x(i', k') } };
+           for i in m { for k in n { r[i, k] = e(p[i, k], max l in n { p[i, l] }) } }
+
+    x is the widest expression that holds the only product of e, equal at k, the innermost loop, and along e's
+    reductions: a statement of its own.
+    """
+    what = f"lift_operand {var} {row}"
+    new_names(kernel, what, name)
+    number, nodes, leaf = _plain_nest(kernel, var, what)
+    store = leaf[0] if len(leaf) == 1 else None
+    if not isinstance(store, Store) or var_of(nodes[-1]) != row or store.guard or store.accumulate:
+        raise ScheduleError(what, f"the nest is no row along '{row}'")
+    axis = Axis(row, nodes[-1].extent)
+    x = row_operand(store.value, axis)
+    if x is None:
+        raise ScheduleError(what, "no product that the row is made of")
+    rows = _followed(nodes, x, what)
+    value = with_row_operand(store.value, axis, x, _at(name, rows, x))
+    return _stored_first(kernel, number, rows, x, name, rebuild(nodes, (replace(store, value=value),)))
+
+
+def _at(name: str, loops: list[Loop], e: Expr) -> Load:
+    return Load(name, tuple(sym(x.var) for x in loops), e.dtype)
+
+
+def _stored_first(
+    kernel: Kernel, number: int, loops: list[Loop], e: Expr, name: str, rest: Body
+) -> Kernel:
+    """A statement that stores e for these loops, ahead of the rest, which reads it."""
+    taken = names_of(kernel) | {name}
+    renaming = {}
+    for x in loops:
+        renaming[x.var] = fresh_name(f"{x.var}.first", taken)
+        taken = taken | {renaming[x.var]}
+    (fill,) = rebuild(loops, (Store(name, tuple(sym(x.var) for x in loops), e),))
+    scratch = Buffer(name, e.dtype, tuple(x.extent for x in loops), "scratch")
+    return _replaced(kernel, number, (rename_vars(fill, renaming), *rest), scratch)
+
+
+def _plain_nest(kernel: Kernel, var: str, what: str) -> tuple[int, tuple[LoopNode, ...], Body]:
+    """(number of the statement, its loops, what is in them)"""
     number = next((i for i, s in enumerate(kernel.body) if var in map(var_of, chain(s)[0])), None)
     if number is None:
         raise ScheduleError(what, f"no top-level nest has the loop '{var}'")
     nodes, leaf = chain(kernel.body[number])
     if not all(isinstance(n, Loop) and n.level == "serial" and not n.buffers for n in nodes):
         raise ScheduleError(what, "not a plain nest")
+    return number, nodes, leaf
+
+
+def _reduction(
+    kernel: Kernel, var: str, axis: str, what: str
+) -> tuple[int, tuple[LoopNode, ...], Body, Reduce]:
+    """(number of the statement, its loops, what is in them, the reduction over the axis)"""
+    number, nodes, leaf = _plain_nest(kernel, var, what)
     every = {x for e in expressions(leaf) for x in walk_expr(e) if isinstance(x, Reduce)}
     found = {x for x in every if any(a.var == axis for a in x.axes)}
     if len(found) != 1:
@@ -110,8 +181,8 @@ def _reduction(
     return number, nodes, leaf, whole
 
 
-def _followed(nodes: tuple[LoopNode, ...], whole: Reduce, what: str) -> list[Loop]:
-    """The loops that a reduction follows."""
+def _followed(nodes: tuple[LoopNode, ...], whole: Expr, what: str) -> list[Loop]:
+    """The loops that an expression follows."""
     inner = {var_of(n) for n in nodes}
     loops = [x for x in nodes if isinstance(x, Loop) and x.var in free_symbols(whole)]
     if any(x.extent.symbols & inner for x in loops):
@@ -131,4 +202,4 @@ def _replaced(kernel: Kernel, number: int, body: tuple[Stmt, ...], scratch: Buff
     )
 
 
-__all__ = ["lift", "split_reduce"]
+__all__ = ["lift", "lift_factor", "lift_operand", "split_reduce"]

@@ -10,6 +10,7 @@ MACHINE = Machine(
     vector_registers=64,
     levels=("group", "lane", "vector"),
     max_lanes=64,
+    held_bytes=4,
     shared_bytes=16 * 1024,
     cache_bytes=(16 * 1024, 256 * 1024),
     cores=8,

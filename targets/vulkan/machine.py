@@ -12,6 +12,7 @@ MACHINE = Machine(
     max_lanes=64,
     shared_bytes=16 * 1024,
     subgroup=32,
+    held_bytes=4,
     cache_bytes=(16 * 1024, 256 * 1024),
     cores=8,
 )

@@ -16,6 +16,7 @@ from smelt.core.dim import Dim, Facts, parse_dim, to_dim
 from smelt.core.dtype import f16, f32, u8
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Expr, Kernel, Load
+from smelt.core.ir.text import parse_kernel
 from smelt.core.machine import Machine
 from smelt.core.ops.trace import call
 from smelt.core.schedule.strategies import draft
@@ -112,6 +113,19 @@ def _masked(shapes: list[Shape], out: Shape) -> Kernel:
                      epilogue=lambda t, value, i, mask: call("add", value, mask[i[-2:]]))  # fmt: skip
 
 
+_ATTENTION_UNLESS = parse_kernel("""
+kernel @attention(n: dim in 0..400, m: dim in 0..*, q: f32[2, m, 8], k: f32[2, n, 8], b: f32[m, n], v: f32[2, n, 24])
+    -> (y: f32[m, 2, 24]) {
+  serial i in m { serial h in 2 { serial j in 24 {
+    y[i, h, j] = sum k0 in n { select(le(max k5 in n { b[i, k5] }, -0.5:f32), 0.0:f32,
+      exp((sum d0 in 8 { q[h, i, d0] * k[h, k0, d0] }) * 0.25:f32 + b[i, k0]
+          - max k1 in n { (sum d1 in 8 { q[h, i, d1] * k[h, k1, d1] }) * 0.25:f32 + b[i, k1] })
+      / sum k2 in n { exp((sum d2 in 8 { q[h, i, d2] * k[h, k2, d2] }) * 0.25:f32 + b[i, k2]
+          - max k1 in n { (sum d1 in 8 { q[h, i, d1] * k[h, k1, d1] }) * 0.25:f32 + b[i, k1] }) }) * v[h, k0, j] }
+  } } }
+}""")
+"""Heads beside each other in the output; rows of a mask that is low everywhere are 0."""
+
 IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
     "matmul": (op_kernel("matmul", [("m", 40), (40, 70)], ("m", 70)), "b", "lane_split", ({"m": 1}, {"m": 3}, {"m": 37}, {"m": 0})),
     "matmul-in-place": (op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n")), "", "lane_split", ({"m": 2, "k": 9, "n": 33}, {"m": 5, "k": 0, "n": 7}, {"m": 9, "k": 3, "n": 64})),
@@ -137,6 +151,7 @@ IN_STEP: dict[str, tuple[Kernel, str, str, tuple[dict[str, int], ...]]] = {
     "tiles-of-a-transpose": (_turned(op_kernel("matmul", [(20, 32), (32, "n")], (20, "n")), "b"), "", "fetch", ({"n": 35},)),
     "tiles-decoded": (op_kernel("matmul_nbits", [("m", 128), (40, 4, 16), (40, 4)], ("m", 40), {"bits": 4, "block": 32}, dtypes=[f32, u8, f32]), "bc", "fetch", ({"m": 9},)),
     "convolution": (_conv(24, 40), "b", "fetch", ({"h": 5, "w": 11}, {"h": 1, "w": 1})),
+    "attention-unless": (_ATTENTION_UNLESS, "", "running", ({"m": 9, "n": 21}, {"m": 2, "n": 5}, {"m": 6, "n": 0})),
     "transpose": (op_kernel("transpose", [("m", "n")], ("n", "m"), {"perm": (1, 0)}), "", "fetch", ({"m": 45, "n": 33}, {"m": 3, "n": 70}, {"m": 0, "n": 2})),
     "transpose-of-heads": (op_kernel("transpose", [("b", "s", 3, 40)], ("b", 3, 40, "s"), {"perm": (0, 2, 3, 1)}), "", "fetch", ({"b": 2, "s": 37},)),
     "wide": (op_kernel("tanh", [("n",)], ("n",)), "", "unroll", ({"n": 1300}, {"n": 5}, {"n": 0})),

@@ -77,10 +77,10 @@ def test_with_the_cpu_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, i
 
 
 def test_attention_of_grouped_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step over caches of one part and of several, and a prompt."""
+    """A step over caches of one part and of several, a short prompt, and one that is made in blocks."""
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(GROUPED), str(path))
-    sizes = (2, 1, 9), (1, 1, 1030), (1, 3, 5)
+    sizes = (2, 1, 9), (1, 1, 1030), (1, 3, 5), (1, 37, 70)
     shapes = [f"q:{b}x8x{t}x64,k:{b}x2x{s}x64,v:{b}x2x{s}x64" for b, t, s in sizes]
     agrees(tmp_path, path, monkeypatch, *shapes)
 

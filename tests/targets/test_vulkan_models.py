@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,25 @@ def test_a_device_without_doubles_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SMELT_VULKAN_WEAK", "float64=0")
     with pytest.raises(SmeltError, match="lacks the feature shaderFloat64"):
         smelt.load(bundle)
+
+
+ATTENTION = """
+<ir_version: 11, opset_import: ["" : 23]>
+net (float[b, 4, t, 16] q, float[b, 2, s, 16] k, float[b, 2, s, 24] v, float[t, s] m)
+  => (float[b, 4, t, 24] y)
+{
+  y = Attention (q, k, v, m)
+}
+"""
+
+
+def test_attention_is_one_kernel(tmp_path: Path) -> None:
+    """Of few rows and of many, which are made in blocks; rows whose mask hides all, or all of a block."""
+    feeds = []
+    for b, t, s in ((2, 1, 9), (1, 3, 700), (1, 37, 70), (1, 20, 1), (1, 8, 64)):
+        mask = uniform(t, s)
+        mask[t // 2 :, : s // 2] = mask[-1] = -np.inf
+        k, v = uniform(b, 2, s, 16), uniform(b, 2, s, 24)
+        feeds.append({"q": uniform(b, 4, t, 16), "k": k, "v": v, "m": mask})
+    check(onnx.parser.parse_model(ATTENTION), tmp_path / "b", feeds)
+    assert len(json.loads((tmp_path / "b" / "manifest.json").read_text())["kernels"]) == 1

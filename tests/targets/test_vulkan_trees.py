@@ -10,10 +10,12 @@ from spirv_checks import valid
 from vulkan_run import OnVulkan
 
 from smelt.core.diag import SmeltError
+from smelt.core.dim import Facts, parse_dim, sym
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_kernel
 from smelt.core.schedule.module import schedule_kernel
 from smelt.targets.vulkan.emit import emit_parts
+from smelt.targets.vulkan.index import magnitude
 from smelt.targets.vulkan.machine import MACHINE
 from smelt.targets.vulkan.package import packed
 from smelt.targets.vulkan.spirv import OPCODES
@@ -82,3 +84,10 @@ def test_too_much_shared_memory_is_refused() -> None:
     text = LANES["exchange"][0].replace("48", "5000")
     with pytest.raises(SmeltError, match="kernel 'exchange' needs 20000 bytes of memory for a group"):
         emit_parts([parse_kernel(text)])
+
+
+def test_what_is_0_or_1_makes_nothing_larger() -> None:
+    """Rows of one of two nests, by the length of a row: their number is no more than that of all."""
+    facts = Facts().with_lower("m", 0).with_lower("k", 0)
+    rows = parse_dim("m*min(max(513 - k, 0), 1)*min(max(16385 - k, 0), 1)")
+    assert magnitude(rows, {}, facts) == sym("m")

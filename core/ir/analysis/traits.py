@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from smelt.core.dim import YES, Dim, Facts, SymbolAtom, sym, to_dim
 from smelt.core.ir.analysis.products import factors, split_factors
 from smelt.core.ir.analysis.row_operand import row_operand, with_row_operand
+from smelt.core.ir.analysis.running import softmax_row
 from smelt.core.ir.analysis.scope import Access, accesses, expr_accesses
 from smelt.core.ir.kernel import Axis, Block, Call, Expr, Index, Let, Load, Reduce, Stmt, children, walk_expr
 from smelt.core.machine import FREE, Machine
@@ -57,6 +58,7 @@ class RowFactor:
     rows: tuple[str, ...]
     axis: Axis
     bytes: int
+    softmax: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,8 @@ def row_factor(
     if long and long[-1] in mine and not mine.issuperset(long):
         return None
     both = tuple(v for v in variables if v in mine & others)
-    return RowFactor(both, tuple(v for v in variables if v in mine - others), axis, size)
+    alone, softmax = tuple(v for v in variables if v in mine - others), softmax_row(left, axis) is not None
+    return RowFactor(both, alone, axis, size, softmax)
 
 
 def _variables_of(e: Expr) -> set[str]:

@@ -156,7 +156,7 @@ class _Fusion:
         rows, groups = (product(variables[v] for v in names) for names in (f.rows, f.groups))
         count = groups * ceildiv(rows, height)
         columns = product(n for v, n in variables.items() if v not in (*f.groups, *f.rows))
-        return Blocks(nominal(facts, count), least(facts, count), nominal(facts, columns))
+        return Blocks(nominal(facts, count), least(facts, count), nominal(facts, columns), f.softmax)
 
     def _grow(self, key: int, slot: int) -> NodeGroup:
         """The node with all the producers that this output of it takes in, reductions first."""

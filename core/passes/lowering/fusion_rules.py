@@ -31,11 +31,12 @@ from which cores seldom wait for the last block: three blocks on two cores take 
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """The blocks of rows that a product is made in: their number at middling and at the least sizes, and the
-    columns of the product."""
+    columns of the product. softmax: whether the rows are softmaxes, which lanes in step make in blocks."""
 
     count: int
     least: int
     columns: int
+    softmax: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,15 +264,23 @@ def _no_factor(o: Offer) -> bool:
 
 def _few_blocks(o: Offer) -> bool:
     blocks = _both(o).blocks
-    if o.permitted not in (ROW_FACTOR, ROW_OPERAND) or blocks is None:
+    if o.permitted not in (ROW_FACTOR, ROW_OPERAND) or blocks is None or _in_blocks(o):
         return False
     if blocks.columns > NARROW:
         return blocks.least < WIDE_BLOCKS * o.machine.cores
     return blocks.count < BLOCKS * o.machine.cores
 
 
+def _in_blocks(o: Offer) -> bool:
+    """Whether lanes that run in step make blocks of rows one after the other; of few rows they have
+    statements of their own for what rows are made of, so that nothing is lost."""
+    blocks = _both(o).blocks
+    return o.permitted in (ROW_FACTOR, ROW_OPERAND) and o.machine.in_step and bool(blocks and blocks.softmax)
+
+
 def _lanes(o: Offer) -> bool:
-    return o.permitted in (ROWS, ROW_FACTOR, ROW_OPERAND) and o.machine.max_lanes > 1
+    wanted = o.permitted in (ROWS, ROW_FACTOR, ROW_OPERAND) and o.machine.max_lanes > 1
+    return wanted and not _in_blocks(o)
 
 
 def _no_product(o: Offer) -> bool:

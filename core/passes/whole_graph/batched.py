@@ -248,7 +248,7 @@ def _joined_last(g: Editor, n: Node) -> Ref | None:
     if not g.trait(n).elementwise:
         return None
     inputs = [
-        x if s is None or s == g.shape(x) else g.emit("reshape", (x,), {"shape": s})
+        x if s is None or s == g.shape(x) or set(s) == {ONE} else g.emit("reshape", (x,), {"shape": s})
         for x, s in zip(like, shapes, strict=True)
     ]
     return g.emit("reshape", (g.emit(n.op, inputs, n.attrs),), {"shape": n.output.type.shape})

@@ -16,6 +16,7 @@ from smelt.core.schedule.strategies.elementwise import elementwise
 from smelt.core.schedule.strategies.fallback import outer_groups
 from smelt.core.schedule.strategies.lane_products import lane_products
 from smelt.core.schedule.strategies.lane_rows import lane_columns, lane_rows
+from smelt.core.schedule.strategies.lane_softmax import lane_softmax
 from smelt.core.schedule.strategies.lanes import over_lanes
 from smelt.core.schedule.strategies.recurrence import recurrence
 from smelt.core.schedule.strategies.reduction import columns, gathered_rows, rows
@@ -34,7 +35,7 @@ STRATEGIES: tuple[Strategy, ...] = (
 
 # What serves machines whose lanes run in step is asked first; it refuses others. What it leaves, and whatever
 # one lane does by itself, is scheduled as for processors, and `over_lanes` shares it among lanes.
-IN_STEP: tuple[Strategy, ...] = (lane_products, lane_rows, lane_columns)
+IN_STEP: tuple[Strategy, ...] = (lane_softmax, lane_products, lane_rows, lane_columns)
 
 
 def choose(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> Schedule:

@@ -134,6 +134,9 @@ def _by_rows(d: Draft, r: Roles) -> list[tuple[str, bool]]:
     assert r.row is not None
     found = heads_and_rows(v, r)
     if found is not None and streams(d, v, r):
+        few = FEW_LANE_ROWS // v.extent(found[0]).const
+        if kernel_facts(d.kernel).prove_le(v.extent(found[1]), few) is YES:
+            return [(v.vars[0], True)]
         return _by_heads(d, v, *found)
     if not _may_be_few(d, r):
         return [(v.vars[0], False)]

@@ -319,11 +319,10 @@ def _written_out(d: Draft) -> bool:
 def accumulate_long(d: Draft, name: str) -> None:
     """Serial loops into the register of that name; a long sum of floats in blocks, which are cut again."""
     cut = next((_cut(d, r) for r, _ in _fills(d, [name])), None)
-    if cut is None:
+    part = d.fresh(f"{name}.p")
+    if cut is None or not d.attempt("accumulate_blocks", name, *cut, d.fresh(f"{cut[0]}.b"), part):
         d.attempt("accumulate", name, ())
         return
-    part = d.fresh(f"{name}.p")
-    d.do("accumulate_blocks", name, *cut, d.fresh(f"{cut[0]}.b"), part)
     accumulate_long(d, part)
 
 

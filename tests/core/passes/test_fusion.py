@@ -21,6 +21,8 @@ from smelt.core.schedule import schedule_module
 from tests.core.passes.build import CONTEXT, assert_same, feeds
 
 LANES = replace(CONTEXT, machine=Machine("lanes", 0, 64, levels=("group", "lane"), max_lanes=64))
+STEP = replace(CONTEXT, machine=Machine(
+    "step", 0, 64, levels=("group", "lane"), max_lanes=16, shared_bytes=16 << 10, subgroup=4))  # fmt: skip
 SMALL = replace(CONTEXT, options=Options(fuse_nodes=2))
 TEN = replace(CONTEXT, options=Options(fuse_size=10))
 MANY = "; ".join(f"x{k}: f32[N, 4]" for k in range(26))
@@ -62,6 +64,10 @@ DECISIONS: tuple[tuple[str, str, str, Context], ...] = (
     ("no factor", f"{QUERIES}j: f32[8, H, H]; matmul(softmax(matmul(matmul(q, k), j), axis=2), v)",
      "out matmul", CONTEXT),
     ("lanes", f"{QUERIES}matmul(softmax(matmul(q, k), axis=2), v)", "out softmax", LANES),
+    # lanes in step make rows block by block, however few there are, but softmaxes alone
+    ("row operand", f"{QUERIES}matmul(softmax(matmul(q, k), axis=2), v)", "in matmul", STEP),
+    ("row factor", f"{HEADS}matmul(softmax(x, axis=2), v)", "in softmax", STEP),
+    ("lanes", f"{HEADS}matmul(log_softmax(x, axis=2), v)", "out log_softmax", STEP),
     ("operand", "x: f32[4, N]; w: f32[4, M]; matmul(transpose(x, perm=(1, 0)), w)", "in transpose", CONTEXT),
     ("prologue", "x: f32[N, 64]; reduce_sum(exp(x), axes=(1,), keepdims=True)", "in exp", CONTEXT),
     ("element", "x: f32[N, 4]; relu(exp(x))", "in exp", CONTEXT),
@@ -237,6 +243,22 @@ def test_a_product_and_the_rows_it_sums_over_share_a_kernel(
     for env in ({"N": 5, "M": 50, "H": 2}, {"N": 37, "M": 3, "H": 1}, {"N": 1, "M": 1, "H": 1}):
         inputs = feeds(before, {s.name: env[s.name] for s in before.symbols})
         assert_same(before, after, inputs)
+        assert_same(before, scheduled, inputs)
+
+
+@pytest.mark.parametrize("form", [
+    f"{SCORES}r: f32[8, M, 4]; relu(add(matmul(softmax(x, axis=2), v), r))",
+    f"{SCORES}b: f32[M, N]; p = softmax(add(mul(x, 0.5), b), axis=2); "
+    "e = equal(reduce_max(b, axes=(1,), keepdims=True), -inf); matmul(where(e, 0.0, p), v)",
+    "q: f32[8, M, 16]; k: f32[8, 16, N]; v: f32[8, N, 4]; matmul(softmax(matmul(q, k), axis=2), v)",
+])  # fmt: skip
+def test_a_product_of_softmaxes_is_one_kernel_for_lanes_in_step(form: str) -> None:
+    before = module(form)
+    after = run_pipeline(before, PIPELINE, STEP)
+    assert len([n for n in after.main.nodes if n.op == "call_kernel"]) == 1
+    scheduled = schedule_module(after, STEP.machine)
+    for env in ({"N": 5, "M": 9}, {"N": 13, "M": 2}, {"N": 1, "M": 1}):
+        inputs = feeds(before, {s.name: env[s.name] for s in before.symbols})
         assert_same(before, scheduled, inputs)
 
 

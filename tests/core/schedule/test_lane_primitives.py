@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from naive_kernels import check, op_kernel, random_inputs
+from strategy_kernels import KERNELS
 
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import f32, u8
@@ -61,6 +62,16 @@ def decoded() -> Kernel:
                      dtypes=types)  # fmt: skip
 
 
+def attention() -> Kernel:
+    return KERNELS["attention-masked"][0]
+
+
+def of_norms() -> Kernel:
+    return KERNELS["attention-of-norms"][0]
+
+
+ST = ({"s": 5, "t": 7}, {"s": 1, "t": 0}, {"s": 4, "t": 1}, {"s": 0, "t": 3})
+BLOCKS = "split i0 4 o i yes; order [o i i1]; bind o group; bind i lane; running o k1 3 1; "
 M = ({"m": 1, "k": 3}, {"m": 9, "k": 0}, {"m": 4, "k": 2})
 PQ = ({"p": 3, "q": 77}, {"p": 2, "q": 0}, {"p": 1, "q": 64}, {"p": 0, "q": 5})
 LEGAL = (
@@ -106,6 +117,14 @@ LEGAL = (
     (largest, "divide_by i0 {q} 5 .w; bind i0 lane; bind i0.w group", PQ),
     (softmax, "lift i0 k1 top; split_reduce i0.part k1 16 parts; lift i0 k2 sums; bind i0 group; "
               "bind i1 lane", PQ),
+    (attention, "lift_factor i0 k1 rows; lift_operand i0.first k1.first scores; bind i0.first.first group; "
+                "bind k1.first.first lane; bind i0.first group; bind k1.first lane; bind i0 lane", ST),
+    (of_norms, "lift_factor i0 k1 rows; bind i0.first lane; bind i0 group; bind i1 lane", ({"s": 5},)),
+    (attention, BLOCKS + "bind k1.made lane; bind k1.power lane; lane_share k1.best 2 1; unroll i1.zero; "
+                         "unroll i1.scaled; unroll i1.times; unroll i1", ST),
+    (attention, BLOCKS + "bind i1.zero lane; bind i1.scaled lane; bind i1.times lane; bind i1 lane; "
+                         "lane_share k1.part 4 2; unroll k1.made; stage_reduce i.made acc; "
+                         "accumulate acc []; fetch k1.o k kt 1", ST),
 )  # fmt: skip
 
 
@@ -170,6 +189,18 @@ REFUSED = (
     (softmax, "lift i0 k2 sums", "holds another one"),
     (softmax, "lift i0 k1 a", "is taken"),
     (softmax, "lift i7 k1 top", "no top-level nest"),
+    (free, "lift_factor i0 k1 rows", "has one factor with reductions"),
+    (attention, "lift_factor i0 k1 q", "is taken"),
+    (attention, "lift_factor i0 k2 rows", "has one factor with reductions"),
+    (attention, "bind i0 group; lift_factor i0 k1 rows", "not a plain nest"),
+    (attention, "lift_operand i0 k1 scores", "is no row along 'k1'"),
+    (softmax, "lift_operand i0 i1 scores", "no product that the row is made of"),
+    (free, "running i0 k1 4 0", "no single product"),
+    (of_norms, "running i0 k1 4 0", "no softmax along the sum"),
+    (attention, "running i0 k1 0 0", "no elements"),
+    (attention, "running i0 k2 4 0", "not along 'k2' alone"),
+    (attention, "enclose i0 one; running one k1 4 0", "no constant extent"),
+    (attention, "split i1 4 k1.o i1.i no; running i0 k1 4 0", "is taken"),
 )  # fmt: skip
 
 
@@ -179,6 +210,20 @@ def test_refusals(make: object, text: str, reason: str) -> None:
     with pytest.raises(ScheduleError) as e:
         apply(make(), parse(text))
     assert reason in str(e.value)
+
+
+def test_blocks_of_nothing_but_minus_infinity() -> None:
+    """A row that begins with them, one that ends with them, one of nothing else, and one with infinity."""
+    done = apply(attention(), parse(BLOCKS))
+    env = {"s": 5, "t": 7}
+    *given, mask = random_inputs(attention(), env, 0)
+    mask = np.zeros_like(mask)
+    mask[0, :4], mask[1, 2:], mask[2], mask[3, 5], mask[4, 0] = -np.inf, -np.inf, -np.inf, np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        (want,) = run_kernel(attention(), env, [*given, mask])
+        (got,) = run_kernel(done, env, [*given, mask])
+    assert np.isnan(want).all(axis=1).tolist() == [False, False, True, True, True]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_loads_of_two_places_are_not_one_tile() -> None:

@@ -4,6 +4,7 @@ widths, and fit the memory of a group."""
 from __future__ import annotations
 
 import importlib
+import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,9 @@ from strategy_kernels import KERNELS
 
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.interp_lanes import run_lanes
+from smelt.core.ir.kernel import Loop, walk
 from smelt.core.ir.layout import apply_numpy
+from smelt.core.ir.rewrite import local_buffers
 from smelt.core.ir.text import print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
@@ -123,6 +126,16 @@ def test_golden_of_runs(golden: Callable[[str, str], None]) -> None:
         text = print_kernel(kernel.with_(body=kernel.body[:1])).rstrip().replace("; ", ";\n        ")
         lines += ["", f"makes of {name}", text]
     golden("schedules/lane_runs.txt", "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("room", [16 << 10, 4 << 10])
+def test_blocks_of_halves_that_are_floats_in_shared_memory(room: int) -> None:
+    """What a group shares fits, also where an element takes more than in memory."""
+    machine = replace(NARROW, held_bytes=4, shared_bytes=room)
+    kernel = draft(KERNELS["attention-f16"][0], machine).kernel
+    (blocks,) = [s for s in kernel.body if any(x.var == "k1.m.o" for x in walk((s,)) if isinstance(x, Loop))]
+    shared = [b for b in local_buffers((blocks,)) if b.space == "shared"]
+    assert 4 * sum(math.prod(n.const for n in b.shape) for b in shared) <= room
 
 
 def test_tiles_of_real_limits() -> None:

@@ -31,6 +31,7 @@ SHOWN = {
     "gathered_rows": ("softmax-of-a-transpose",),
     "recurrence": ("running-rows", "running-middle"),
     "outer_groups": ("scan",),
+    "lane_softmax": ("attention-masked",),
     "lane_products": ("matmul-packed", "vector-matrix", "matmul-decoded"),
     "lane_rows": ("softmax", "sum-012"),
     "lane_columns": ("sum-0", "max-pool", "softmax-middle"),
