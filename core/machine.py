@@ -105,6 +105,9 @@ class Machine:
     of the tiles that are fastest here.
     residency, operations, bandwidth: what a core holds, and arithmetic operations and bytes of memory in a
     second of all cores; None: nobody knows. Estimates read them (estimate.py), no schedule does.
+    transforms: what an element of a convolution's transformed tile costs beside its products, in
+    multiply-adds, where tiles have 4 or 6 elements on an axis; None: what it costs processors with vectors,
+    and on machines with lanes convolutions stay as they are.
     figures: what placement takes it for; None: nobody has measured it.
     """
 
@@ -129,6 +132,7 @@ class Machine:
     residency: Residency | None = None
     operations: float | None = None
     bandwidth: float | None = None
+    transforms: tuple[int, int] | None = None
     figures: Figures | None = None
 
     @property

@@ -81,8 +81,8 @@ def nothing(ctx: Context) -> Hashable:
 
 
 def vectors(ctx: Context) -> Hashable:
-    """Whether there are vectors, and the lanes of a group."""
-    return ctx.machine.vector_bits > 0, ctx.machine.max_lanes
+    """Whether there are vectors, the lanes of a group, and what transformed tiles cost."""
+    return ctx.machine.vector_bits > 0, ctx.machine.max_lanes, ctx.machine.transforms
 
 
 def byte_products(ctx: Context) -> Hashable:

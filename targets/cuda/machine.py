@@ -21,10 +21,13 @@ MACHINE = Machine(
     lane_bytes=16,
     cache_bytes=(48 * 1024, 256 * 1024),
     cores=8,
+    transforms=(31, 34),
 )
 """What every architecture from Maxwell on has: 48 KiB of shared memory that a kernel may take without
 asking, 255 registers for a thread, an L1 of 48 KiB or more; a Jetson Orin has
-8 to 16 cores. A group is four warps of 32 threads."""
+8 to 16 cores. A group is four warps of 32 threads. A transformed element is written and read, with a part of
+the image: 9 or 10 bytes, in whose time as many multiply-adds are done where products reach 30 TFLOP/s and
+memory 4.3 TB/s (benchmarks/results/cuda.md)."""
 
 _RESIDENT = {
     **dict.fromkeys(("sm_53", "sm_60", "sm_62"), (2048, 32, 64)),

@@ -1,14 +1,17 @@
-"""Convolutions by transformed tiles on a processor: compiled once, as ONNX Runtime at extents that fill tiles
-and that do not."""
+"""Convolutions by transformed tiles on a processor, and on devices whose machine says what they cost:
+compiled once, as ONNX Runtime at extents that fill tiles and that do not."""
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from boards import needs_opencl, needs_vulkan
 from onnx import helper
 from onnx_models import model
 from oracle import plain_session
@@ -68,3 +71,21 @@ def test_as_onnxruntime(name: str, tmp_path: Path) -> None:
             assert found.shape == wanted.shape
             scale = np.abs(wanted).max(initial=1e-30)
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("device", [
+    pytest.param("opencl", marks=needs_opencl), pytest.param("vulkan", marks=needs_vulkan),
+])  # fmt: skip
+def test_on_lanes(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = importlib.import_module(f"smelt.targets.{device}.target")
+    monkeypatch.setattr(target, "MACHINE", replace(target.MACHINE, transforms=(20, 35)))
+    m = chain((3, 3), 37)
+    onnx.save(m, tmp_path / "m.onnx")
+    request = Request(str(tmp_path / "m.onnx"), output=tmp_path / "out", runner=False, target=f"x86+{device}")
+    bundle = compile_here(request)
+    assert any("winograd" in k["name"] and k["unit"] == device for k in bundle.manifest["kernels"])
+    session, reference = smelt.load(bundle), plain_session(m)
+    for n, *extents in ((1, 8, 8), (2, 7, 9), (1, 1, 1), (0, 5, 5)):
+        x = RNG.standard_normal((n, 37, *extents)).astype(np.float32)
+        (wanted,), (found,) = reference.run(None, {"x": x}), session.run(None, {"x": x})
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5 * np.abs(wanted).max(initial=1e-30))

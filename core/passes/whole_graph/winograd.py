@@ -7,6 +7,7 @@ conv(x, w)  -->  winograd_output(winograd_input(pad(x)) * w')      a product of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -37,12 +38,13 @@ TRIAL_TILES = 16
 
 
 def winograd(module: Module, ctx: Context) -> Module:
-    """The module with transformed convolutions, for processors with vectors. Lanes of devices have other
-    products (matrix instructions), which nobody has measured against these. Transformed tiles of 16 bits
-    would lose too much."""
-    if ctx.machine.vector_bits == 0 or ctx.machine.has_lanes or ctx.options.fp16:
+    """The module with transformed convolutions, where the machine says what a transformed element costs, or
+    is a processor with vectors. Transformed tiles of 16 bits would lose too much."""
+    m = ctx.machine
+    costs = m.transforms or ((OF_FOUR, OF_SIX) if m.vector_bits and not m.has_lanes else None)
+    if costs is None or ctx.options.fp16:
         return module
-    return rewrite(module, RULES)
+    return rewrite(module, [replace(r, apply=lambda g, n: _by_tiles(g, n, costs)) for r in RULES])
 
 
 @rule("conv", kind=TRANSFORMS, forms=[
@@ -53,12 +55,17 @@ def winograd(module: Module, ctx: Context) -> Module:
 ])
 def _conv_by_tiles(g: Editor, n: Node) -> Ref | None:
     # conv(x, w, b)  -->  winograd_output(matmul(winograd_input(pad(x)), w'), b)
+    return _by_tiles(g, n, (OF_FOUR, OF_SIX))
+
+
+def _by_tiles(g: Editor, n: Node, costs: tuple[int, int]) -> Ref | None:
+    """costs: what an element of a transformed tile costs, where that has 4 or 6 of them on an axis."""
     if not g.is_weight(n.inputs[1]):
         return None
     shape = tuple(d.const for d in g.shape(n.inputs[1]))
     if not _is_plain(g, n, shape):
         return None
-    found = _transformed(g, n, shape)
+    found = _transformed(g, n, shape, costs)
     if found is None:
         return None
     tile, weight = found
@@ -96,13 +103,15 @@ def _is_plain(g: Editor, n: Node, shape: tuple[int, ...]) -> bool:
     )
 
 
-def _transformed(g: Editor, n: Node, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Array] | None:
+def _transformed(
+    g: Editor, n: Node, shape: tuple[int, ...], moves: tuple[int, int]
+) -> tuple[tuple[int, ...], Array] | None:
     """The tile that takes least time of those that lose little enough, and the weight for it; None where the
     convolution itself is as fast."""
     out = [d.const_or_none for d in n.output.type.shape[1:-1]]
     bytes_ = g.type_of(n.inputs[1]).dtype.bytes
     costs = {}
-    for points, moved in ((4, OF_FOUR), (6, OF_SIX)):
+    for points, moved in zip((4, 6), moves, strict=True):
         tile = tuple(points - r + 1 if r > 1 else 1 for r in shape[:-2])
         if min(m for m, r in zip(tile, shape, strict=False) if r > 1) > 1:
             costs[tile] = _cost(tile, moved, max(tile) > 2, shape, bytes_, out)

@@ -75,7 +75,7 @@ def test_the_fields_that_are_read_are_what_is_asked() -> None:
     machine = Machine("one", 256, 16)
     read = {
         "vector_bits": 0, "max_lanes": 8, "subgroup": 4, "cores": 64, "cache_bytes": (1, 1),
-        "costs": {"exp": 1}, "instructions": arm.rows(DOT),
+        "costs": {"exp": 1}, "transforms": (1, 2), "instructions": arm.rows(DOT),
     }  # fmt: skip
     for name, value in read.items():
         assert asked(replace(machine, **{name: value})) != asked(machine), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,14 +87,19 @@ def test_nothing_is_copied_for_pads_of_nothing(extent: int | str, pads: int) -> 
 
 
 def test_who_may() -> None:
-    """Not for lanes of devices, for machines without vectors, or where tensors may become f16."""
+    """Not for lanes of devices that do not say what it costs, for machines without vectors, or where tensors
+    may become f16."""
     m = conv()
+    device = Machine("device", 0, 64, max_lanes=64, levels=("group", "lane"), transforms=(31, 34))
+    assert tile_of(m, Context(device)) == (4, 4)
+    assert tile_of(m, Context(replace(device, transforms=(310, 340)))) is None
     others = (
+        Context(device, Options(fp16=True)),
         Context(Machine("device", 256, 16, max_lanes=64, levels=("group", "lane", "vector"))),
         Context(Machine("scalar", 0, 16)),
         Context(VECTORS.machine, Options(fp16=True)),
     )
-    assert [tile_of(m, ctx) for ctx in others] == [None] * 3
+    assert [tile_of(m, ctx) for ctx in others] == [None] * 4
 
 
 def test_a_loss_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
