@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from smelt.core.dim import YES, Dim, Facts, SymbolAtom, sym, to_dim
-from smelt.core.ir.analysis.products import factors, split_factors
+from smelt.core.dtype import DType
+from smelt.core.ir.analysis.products import factors, split_factors, strip_casts
 from smelt.core.ir.analysis.row_operand import row_operand, with_row_operand
 from smelt.core.ir.analysis.running import softmax_row
 from smelt.core.ir.analysis.scope import Access, accesses, expr_accesses
@@ -52,13 +53,13 @@ class RowFactor:
 
     rows: the output variables that this factor follows alone; groups: those that both follow. axis: the one
     that is summed. bytes: what is kept of an element of a row: of the factor, and of its row operand, where
-    it has one."""
+    it has one. softmax: the element type of the other factor, where this one is a softmax of each row."""
 
     groups: tuple[str, ...]
     rows: tuple[str, ...]
     axis: Axis
     bytes: int
-    softmax: bool = False
+    softmax: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,8 @@ def row_factor(
     if long and long[-1] in mine and not mine.issuperset(long):
         return None
     both = tuple(v for v in variables if v in mine & others)
-    alone, softmax = tuple(v for v in variables if v in mine - others), softmax_row(left, axis) is not None
+    alone = tuple(v for v in variables if v in mine - others)
+    softmax = None if softmax_row(left, axis) is None else strip_casts(right).dtype
     return RowFactor(both, alone, axis, size, softmax)
 
 

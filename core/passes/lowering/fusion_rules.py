@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from smelt.core.dtype import DType
 from smelt.core.ir.analysis.traits import Read, Trait
 from smelt.core.ir.graph import Ref
+from smelt.core.ir.instructions import meaning
 from smelt.core.machine import Machine
 from smelt.core.passes.context import Options
 
@@ -31,12 +33,12 @@ from which cores seldom wait for the last block: three blocks on two cores take 
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """The blocks of rows that a product is made in: their number at middling and at the least sizes, and the
-    columns of the product. softmax: whether the rows are softmaxes, which lanes in step make in blocks."""
+    columns of the product. softmax: the element type of the other factor, where the rows are softmaxes."""
 
     count: int
     least: int
     columns: int
-    softmax: bool = False
+    softmax: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +275,13 @@ def _few_blocks(o: Offer) -> bool:
 
 def _in_blocks(o: Offer) -> bool:
     """Whether lanes that run in step make blocks of rows one after the other; of few rows they have
-    statements of their own for what rows are made of, so that nothing is lost."""
+    statements of their own for what rows are made of, so that nothing is lost. Not where instructions
+    multiply matrices of the type: they take products of whole tensors alone, and are several times faster."""
     blocks = _both(o).blocks
-    return o.permitted in (ROW_FACTOR, ROW_OPERAND) and o.machine.in_step and bool(blocks and blocks.softmax)
+    if o.permitted not in (ROW_FACTOR, ROW_OPERAND) or not o.machine.in_step or blocks is None:
+        return False
+    known = (meaning(x) for x in o.machine.instructions)
+    return blocks.softmax is not None and not any(m.shared and m.types[1] == blocks.softmax for m in known)
 
 
 def _lanes(o: Offer) -> bool:

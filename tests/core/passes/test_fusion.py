@@ -18,6 +18,7 @@ from smelt.core.passes.lowering.fusion_rules import LATE_OBJECTIONS, OBJECTIONS,
 from smelt.core.passes.manager import pick, run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
 from smelt.core.schedule import schedule_module
+from smelt.targets.instructions import nvidia
 from tests.core.passes.build import CONTEXT, assert_same, feeds
 
 LANES = replace(CONTEXT, machine=Machine("lanes", 0, 64, levels=("group", "lane"), max_lanes=64))
@@ -260,6 +261,15 @@ def test_a_product_of_softmaxes_is_one_kernel_for_lanes_in_step(form: str) -> No
     for env in ({"N": 5, "M": 9}, {"N": 13, "M": 2}, {"N": 1, "M": 1}):
         inputs = feeds(before, {s.name: env[s.name] for s in before.symbols})
         assert_same(before, scheduled, inputs)
+
+
+@pytest.mark.parametrize(("dtype", "kernels"), [("f32", 1), ("f16", 2)])
+def test_matrix_instructions_take_products_of_whole_tensors(dtype: str, kernels: int) -> None:
+    """Where they multiply the type, softmaxes stay apart from the product."""
+    before = module(f"x: {dtype}[8, M, N]; v: {dtype}[8, N, 4]; matmul(softmax(x, axis=2), v)")
+    machine = replace(STEP.machine, instructions=nvidia.ROWS)
+    after = run_pipeline(before, PIPELINE, replace(STEP, machine=machine))
+    assert len([n for n in after.main.nodes if n.op == "call_kernel"]) == kernels
 
 
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
