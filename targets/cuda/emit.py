@@ -76,6 +76,7 @@ class KernelPart(WideLoads):
     with equal values of everything but what is the thread's own; else it is that of single threads."""
 
     builder = LibmBuilder
+    alone = False
 
     def __init__(self, kernel: Kernel, part: int, name: str, cpu: Cpu, declared: dict[str, str]) -> None:
         threads = lane_count(kernel.body[part], cpu.machine.max_lanes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from smelt.core.dim import Dim
@@ -58,6 +58,11 @@ def inner_bounds(body: Sequence[Stmt], env: Env) -> list[InnerBound]:
                     found[bound] = made
         pays = pays or _iterations(load, extents, vectors) < WORTH
     return list(found.values()) if pays else []
+
+
+def checks(s: Stmt, bounds: Collection[Bound]) -> bool:
+    """Whether a load in the statement is guarded by one of the bounds."""
+    return any(b in bounds for load, _ in _loads((s,), {}, {}) for b in load.guard)
 
 
 def _iterations(load: Load, extents: Mapping[str, int | None], vectors: frozenset[str]) -> int:

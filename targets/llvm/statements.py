@@ -8,6 +8,7 @@ from dataclasses import replace
 from smelt.core.dim import Dim
 from smelt.core.ir.kernel import (
     Block,
+    Bound,
     Buffer,
     Expr,
     Index,
@@ -21,24 +22,20 @@ from smelt.core.ir.kernel import (
     walk_expr,
 )
 from smelt.targets.llvm.builder import FunctionBuilder, Value
-from smelt.targets.llvm.exprs import BufferMemory, dtype_of
-from smelt.targets.llvm.guards import inner_bounds
+from smelt.targets.llvm.epilogues import Epilogues
+from smelt.targets.llvm.exprs import dtype_of
+from smelt.targets.llvm.guards import checks, inner_bounds
 from smelt.targets.llvm.index import Env, Lanes
-from smelt.targets.llvm.instructed import Instructed
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.registers import pieces, plan_registers
-from smelt.targets.llvm.scalar import compute_elem, storage_elem
-
-LOCAL_LIMIT = 1 << 18  # bytes of a thread's stack that a kernel may use for local buffers
+from smelt.targets.llvm.scalar import compute_elem
 
 
-class Statements(Instructed):
+class Statements(Epilogues):
     """The statements of one kernel."""
 
     def __init__(self, b: FunctionBuilder, cpu: Cpu, kernel: Kernel) -> None:
         super().__init__(b, cpu, kernel)
-        self._local_bytes = 0
-        self._locals = 0
         self._widths: dict[int, tuple[Loop, int]] = {}
 
     def _tiles(self, t: Tiles) -> None:
@@ -64,47 +61,43 @@ class Statements(Instructed):
             if planned.get(b.name) is None and b.space != "scratch"
         }
 
-        def run() -> None:
+        def held(code: Callable[[], None]) -> None:
             old_registers, old_memory = dict(self.registers), dict(self.memory)
             self.memory.update(local)
-            # a fresh copy: both versions of the body start with nothing written
+            # a fresh copy: nothing is written yet
             self.registers.update({n: replace(r, cells={}) for n, r in planned.items() if r is not None})
-            inside()
+            code()
             self.registers, self.memory = old_registers, old_memory
 
         bounds = [] if self.proved else inner_bounds(body, self.env)
         if not bounds:
-            run()
+            held(inside)
             return
-        # where every element that the guards are about is inside, the guards are left out
-        ends = [end for bound in bounds for end in bound.ends]
+        # where every element that the guards are about is inside, a copy without them runs
+        condition = self.condition([end for bound in bounds for end in bound.ends])
+        checked = frozenset(bound.bound for bound in bounds)
+        guarded = [n for n, s in enumerate(body) if checks(s, checked)]
+        first, end = guarded[0], guarded[-1] + 1
+        if not self.alone or end - first == len(body):
+            self._branch(condition, lambda: self._proving(checked, lambda: held(inside)),
+                         lambda: held(inside), body)  # fmt: skip
+            return
 
-        def unguarded() -> None:
-            self.proved = frozenset(bound.bound for bound in bounds)
-            run()
-            self.proved = frozenset()
+        def some() -> None:
+            self._stmts(body[first:end])
 
-        self._branch(self.condition(ends), unguarded, run, body)
+        def narrow() -> None:
+            self._stmts(body[:first])
+            self._branch(condition, lambda: self._proving(checked, some), some, body[first:end])
+            self._stmts(body[end:])
 
-    def _elements(self, b: Buffer) -> int:
-        """How many a local buffer has."""
-        count = 1
-        for d in b.shape:
-            n = self.index.number(d, self.env)
-            assert isinstance(n, int), f"local buffer {b.name} has the dynamic extent {d}"
-            count *= n
-        return count
+        held(narrow)
 
-    def _local(self, b: Buffer) -> BufferMemory:
-        """A buffer on the stack of the thread."""
-        count = self._elements(b)
-        self._local_bytes += count * b.dtype.bytes
-        assert self._local_bytes <= LOCAL_LIMIT, f"local buffers need {self._local_bytes} bytes"
-        self._locals += 1
-        pointer = Value(f"%local{self._locals}", "ptr", 0, self.b.root)
-        kind = f"[{max(count, 1)} x {storage_elem(b.dtype)}]"
-        self.b.allocas.append(f"{pointer.text} = alloca {kind}, align 64")
-        return BufferMemory(b, pointer, False)
+    def _proving(self, bounds: frozenset[Bound], code: Callable[[], None]) -> None:
+        """Run code, in which these bounds hold."""
+        self.proved = bounds
+        code()
+        self.proved = frozenset()
 
     # -- statements
 
@@ -137,6 +130,11 @@ class Statements(Instructed):
             self._pass(s)
 
         count = self.index.value(s.extent, self.env)
+        rows = self.rows_of(s) if s.level == "unroll" and (count.const or 0) > 1 else []
+        if rows:
+            with self.in_memory(rows):
+                self._serial(Loop("serial", s.var, s.extent, s.body))
+            return
         if s.level == "unroll" and count.const is not None:
             fence = self._accumulates(s)
             with self.run_of(s.var, int(count.const) if self._straight(s.body) else 0):
