@@ -36,6 +36,7 @@ class Statements(Epilogues):
 
     def __init__(self, b: FunctionBuilder, cpu: Cpu, kernel: Kernel) -> None:
         super().__init__(b, cpu, kernel)
+        self.beside = False
         self._widths: dict[int, tuple[Loop, int]] = {}
 
     def _tiles(self, t: Tiles) -> None:
@@ -88,7 +89,8 @@ class Statements(Epilogues):
 
         def narrow() -> None:
             self._stmts(body[:first])
-            self._branch(condition, lambda: self._proving(checked, some), some, body[first:end])
+            self._branch(condition, lambda: self._proving(checked, some), lambda: self._rarely(some),
+                         body[first:end])  # fmt: skip
             self._stmts(body[end:])
 
         held(narrow)
@@ -98,6 +100,12 @@ class Statements(Epilogues):
         self.proved = bounds
         code()
         self.proved = frozenset()
+
+    def _rarely(self, code: Callable[[], None]) -> None:
+        """Run code that is beside its copy without guards."""
+        old, self.beside = self.beside, True
+        code()
+        self.beside = old
 
     # -- statements
 
@@ -135,7 +143,7 @@ class Statements(Epilogues):
             with self.in_memory(rows):
                 self._serial(Loop("serial", s.var, s.extent, s.body))
             return
-        if s.level == "unroll" and count.const is not None:
+        if s.level == "unroll" and count.const is not None and not self._rolls(s):
             fence = self._accumulates(s)
             with self.run_of(s.var, int(count.const) if self._straight(s.body) else 0):
                 for i in range(int(count.const)):
@@ -154,6 +162,13 @@ class Statements(Epilogues):
                 inside()
 
         self._loop(count, s.body, run)
+
+    def _rolls(self, s: Loop) -> bool:
+        """Whether an unrolled loop stays one where guards are tested: the outer of two over terms of a sum.
+        A pass takes long, and what is tested in it is as much."""
+        return self.beside and self._accumulates(s) and any(
+            isinstance(x, Loop) and x.level == "unroll" and self._accumulates(x) for x in walk(s.body)
+        )
 
     def _accumulates(self, s: Loop) -> bool:
         """Whether an unrolled loop is a reduction into registers: its variable picks none of them."""
