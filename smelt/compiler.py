@@ -43,6 +43,7 @@ from smelt.request import OnProgress, Request, bounds
 from smelt.stages import (
     PORTABLE,
     Compilation,
+    ScheduledParts,
     imported,
     is_dump,
     lowered_together,
@@ -112,8 +113,10 @@ def lower(
     request: Request,
     progress: OnProgress = lambda stage: None,
     begun: Mapping[str, Compilation] | None = None,
+    spread: SpreadOut = serially,
 ) -> Lowered:
-    """Import (unless `begun` is given), optimise, schedule and plan; code comes later. Raises SmeltError."""
+    """Import (unless `begun` is given), optimise, schedule and plan; code comes later. spread: computes the
+    schedules and the plans of several variants. Raises SmeltError."""
     if begun is None:
         progress("import")
         begun = begin(request)
@@ -121,14 +124,13 @@ def lower(
     default = default_unit(spec)
     if request.state:
         begun = _with_room(request, begun)
-    made: list[Finished] = []
     # the first variant is made last: its dumps are those that are kept
     variants = _variants(request, spec, default)[::-1]
     lowered = _lowered(request, begun, variants, progress)
-    for k, v in enumerate(variants):
-        made.insert(0, _finished(request, {name: cs[k] for name, cs in lowered.items()}, v, progress))
+    own = [(v, {name: cs[k] for name, cs in lowered.items()}) for k, v in enumerate(variants)]
+    made = _scheduled(request, own, progress, spread)[::-1]
     progress("plan")
-    linked = link([(f.processor, _arranged(request, f.done)) for f in made])
+    linked = link([(f.processor, _arranged(request, f.done)) for f in made], spread)
     every = [c for f in made for c in f.done.values()]
     before, asked = tuple(c.unscheduled for c in every), tuple(a for c in every for a in c.asked.values())
     return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec, before, asked)
@@ -210,17 +212,36 @@ def _of_variant(c: Compilation, v: VariantSpec, spec: TargetSpec) -> Compilation
     return replace(c, request=own, halved=dict(c.halved), work=dict(c.work), asked=dict(c.asked))
 
 
-def _finished(
-    request: Request, lowered: Mapping[str, Compilation], v: VariantSpec, progress: OnProgress
-) -> Finished:
-    """The compiles of the entries for a variant, scheduled."""
+def _scheduled(
+    request: Request,
+    variants: Sequence[tuple[VariantSpec, Mapping[str, Compilation]]],
+    progress: OnProgress,
+    spread: SpreadOut,
+) -> list[Finished]:
+    """The compiles of the entries for each variant, scheduled."""
     several = bool(parse_target(request.target).better)
-    done = {}
-    for name, c in lowered.items():
-        with errors_about(name if request.entries else ""):
-            own = replace(c.request, target=str(v.level)) if several else c.request
-            done[name] = replace(c, request=own).scheduled(v.units, v.unit, progress)
-    return Finished(v.level.processor, v.units[v.unit], done)
+    progress("schedule")
+
+    def schedule(at: tuple[VariantSpec, Mapping[str, Compilation]]) -> dict[str, ScheduledParts]:
+        v, lowered = at
+        done: dict[str, ScheduledParts] = {}
+        for name, c in lowered.items():
+            with errors_about(name if request.entries else ""):
+                done[name] = c.scheduled(v.units, v.unit).parts()
+        return done
+
+    own = [(v, {name: _at_level(c, v, several) for name, c in cs.items()}) for v, cs in variants]
+    # dumps are written one after the other
+    found = (serially if os.environ.get("SMELT_DUMP") else spread)(schedule, own)
+    return [
+        Finished(v.level.processor, v.units[v.unit], {n: c.with_parts(parts[n]) for n, c in cs.items()})
+        for (v, cs), parts in zip(own, found, strict=True)
+    ]
+
+
+def _at_level(c: Compilation, v: VariantSpec, several: bool) -> Compilation:
+    """The compile for the processor of a variant."""
+    return replace(c, request=replace(c.request, target=str(v.level))) if several else c
 
 
 def _with_room(request: Request, begun: Mapping[str, Compilation]) -> dict[str, Compilation]:
@@ -273,7 +294,7 @@ def compile_into(
     with ThreadPoolExecutor(1) as background:
         # the first time for a platform its libc is built, which takes as long as a compile: beside it
         prepared = background.submit(prepare, parse_target(request.target))
-        lowered = lower(request, progress, begun)
+        lowered = lower(request, progress, begun, spread)
         return _write(request, lowered, stage.path, progress, prepared, background, spread)
 
 

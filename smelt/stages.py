@@ -15,6 +15,7 @@ from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
 from smelt.core.ir.dump import DUMP_SUFFIX, Dump, dump_text, parse_dump, read_dump, write_dump
 from smelt.core.ir.graph import Graph, Module
+from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.store import PackedWeights, WeightStore
 from smelt.core.ir.text import print_module
 from smelt.core.ir.verify import LOWERED, module_facts, verify
@@ -187,18 +188,35 @@ class Compilation:
         self, units: Mapping[str, Machine], default: str, progress: Callable[[str], None]
     ) -> Compilation:
         """The compile after all remaining PASSES."""
-        return self.lowered(units, default, progress).scheduled(units, default, progress)
-
-    def scheduled(
-        self, units: Mapping[str, Machine], default: str, progress: Callable[[str], None]
-    ) -> Compilation:
-        """The compile after the PASSES from the schedule on."""
+        lowered = self.lowered(units, default, progress)
         progress("schedule")
-        before = self.module if self.request.describe and self.place < len(PASSES) else None
+        return lowered.scheduled(units, default)
+
+    def scheduled(self, units: Mapping[str, Machine], default: str) -> Compilation:
+        """The compile after the PASSES from the schedule on."""
         # SMELT_DEBUG stops here: the verifier cannot prove all that schedules make
         context = self.context(units, default).with_(verify=False)
         module = run_pipeline(self.module, self.own(PASSES[self.place :]), context)
-        return replace(self, module=module, place=len(PASSES), unscheduled=before)
+        return self.with_parts(ScheduledParts(module.kernels, module.graphs, self.asked))
+
+    def parts(self) -> ScheduledParts:
+        """What the PASSES from the schedule on have changed."""
+        return ScheduledParts(self.module.kernels, self.module.graphs, self.asked)
+
+    def with_parts(self, parts: ScheduledParts) -> Compilation:
+        """The compile before the schedule, with what came of it."""
+        before = self.module if self.request.describe and self.place < len(PASSES) else None
+        module = self.module.with_(kernels=parts.kernels, graphs=parts.graphs)
+        return replace(self, module=module, place=len(PASSES), unscheduled=before, asked=dict(parts.asked))
+
+
+@dataclass(frozen=True)
+class ScheduledParts:
+    """What a schedule makes of a compile, and what it was asked: the rest stays, the weights among it."""
+
+    kernels: Mapping[str, Kernel]
+    graphs: Mapping[str, Graph]
+    asked: Mapping[str, Recalled]
 
 
 def lowered_together(

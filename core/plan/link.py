@@ -22,6 +22,7 @@ from smelt.core.plan.program import Entry as Row
 from smelt.core.plan.program import HostProgram, StatePair
 from smelt.core.plan.stages import Home
 from smelt.core.plan.state import StateUse
+from smelt.core.spread import SpreadOut, serially
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +107,9 @@ Arranged: TypeAlias = "tuple[str, Module, Sequence[StateUse]]"
 """An entry's name, its module with the state last among inputs and outputs, and the states."""
 
 
-def link(variants: Sequence[tuple[str, Sequence[Arranged]]]) -> Linked:
+def link(variants: Sequence[tuple[str, Sequence[Arranged]]], spread: SpreadOut = serially) -> Linked:
     """Plan each module and put together what they share. variants: the processor and the entries of each,
-    which are the same ones in the same order."""
+    which are the same ones in the same order. spread: makes the plans."""
     modules = [m for _, own in variants for m in own]
     processors = [processor for processor, own in variants for _ in own]
     many = [[f"{name}_{n}" if n else name for name, _, _ in own] for n, (_, own) in enumerate(variants)]
@@ -119,10 +120,8 @@ def link(variants: Sequence[tuple[str, Sequence[Arranged]]]) -> Linked:
     parts: Sequence[Common | None] = [None]
     if len(shared) > 1:
         parts = common_of([(m, timeline(m.main)) for m in shared])
-    programs = [
-        make_plan(m, module_facts(m), states=uses, common=common)
-        for m, (_, _, uses), common in zip(shared, modules, parts, strict=True)
-    ]
+    asked = [(m, uses, common) for m, (_, _, uses), common in zip(shared, modules, parts, strict=True)]
+    programs = spread(lambda a: make_plan(a[0], module_facts(a[0]), states=a[1], common=a[2]), asked)
     rows = list(dict.fromkeys(row for p in programs for row in p.entries))
     named = [(m, name) for m, p in zip(shared, programs, strict=True) for name in p.libraries]
     libraries = {name: m.libraries[name] for m, name in named}

@@ -1,4 +1,4 @@
-"""Loops over rows of registers in, one copy of their body out where that is long: the rows lie on the stack."""
+"""Loops over rows of registers in, one copy of their body out where that is long: rows lie on the stack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCAL_LIMIT = 1 << 18  # bytes of a thread's stack that a kernel may use for loc
 
 
 class Epilogues(Instructed):
-    """What tiles do with their sums. alone: whether one thread runs the code, which has a stack of its own."""
+    """What tiles do with their sums. alone: whether the code is run by one thread, which has a stack."""
 
     alone = True
 
@@ -25,7 +25,7 @@ class Epilogues(Instructed):
         super().__init__(b, cpu, kernel)
         self._local_bytes = 0
         self._locals = 0
-        self._arrays: dict[str, tuple[int, Value]] = {}
+        self._stacks: dict[str, tuple[int, Value]] = {}
 
     # -- arrays on the stack
 
@@ -49,14 +49,14 @@ class Epilogues(Instructed):
         self.b.allocas.append(f"{pointer.text} = alloca {kind}, align 64")
         return BufferMemory(b, pointer, False)
 
-    def _array(self, b: Buffer) -> BufferMemory:
+    def _stack_of(self, b: Buffer) -> BufferMemory:
         """Memory for what registers hold. Tiles of several sizes, of which one runs at a time, share it."""
         count = self._elements(b)
-        known = self._arrays.get(b.name)
+        known = self._stacks.get(b.name)
         if known is not None and known[0] >= count:
             return BufferMemory(b, known[1], False)
         made = self._local(b)
-        self._arrays[b.name] = count, made.pointer
+        self._stacks[b.name] = count, made.pointer
         return made
 
     # -- rows
@@ -98,7 +98,7 @@ class Epilogues(Instructed):
 
     def _spilled(self, r: Registers) -> BufferMemory:
         """An array with what is in the registers."""
-        m, width = self._array(r.buffer), r.buffer.dtype.bytes
+        m, width = self._stack_of(r.buffer), r.buffer.dtype.bytes
         for lead, start in r.every():
             if (lead, start) in r.cells:
                 flat = 0

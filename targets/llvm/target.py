@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
+from typing import TypeAlias
 
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
@@ -36,6 +38,9 @@ FORK_KERNELS = 8
 LONG_HOST = 1 << 20
 """Characters of the host program's text (some 370 per launch) from which on it is not optimised: 10,000
 launches then take 0.4 s and 178 bytes each, not 2.5 s and 79 (benchmarks/results/compile_time.md)."""
+
+ProcessorText: TypeAlias = "tuple[str, IrText]"
+"""The name of a processor, and code for it."""
 
 
 def cpu_of(spec: TargetSpec) -> Cpu:
@@ -76,11 +81,16 @@ class LlvmTarget:
         levels = {level.processor: level for level in spec.levels()}
         cpu, cpus = cpu_of(spec), {name: cpu_of(level) for name, level in levels.items()}
 
-        def texts(processor: str, spread: SpreadOut = serially) -> Iterator[IrText]:
-            own = [linked.kernels[k] for k in _used(linked, 0) if linked.processors[k] == processor]
+        def texts(processors: Collection[str], spread: SpreadOut = serially) -> Iterator[ProcessorText]:
+            used = list(_used(linked, 0))
+            own = [
+                (p, linked.kernels[k]) for p in levels if p in processors
+                for k in used if linked.processors[k] == p
+            ]  # fmt: skip
             for first in range(0, len(own), KERNELS):
                 part = own[first : first + KERNELS]
-                yield from spread(lambda k: emit_kernel(k, cpus[processor]), part, FORK_KERNELS)
+                made = spread(lambda at: emit_kernel(at[1], cpus[at[0]]), part, FORK_KERNELS)
+                yield from ((p, text) for (p, _), text in zip(part, made, strict=True))
 
         codes = [
             devices[unit].emit([linked.kernels[k] for k in _used(linked, number)], spec)
@@ -101,22 +111,24 @@ class LlvmTarget:
         functions = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names if n}
         others = {n: text for n, text in functions.items() if names[n]}
         beside = IrText(host.functions, {**host.declared, **others})
-        batches = ((cpus[name], batch) for name in levels for batch in _batches(texts(name, spread)))
+        batches = _batches(texts(levels, spread))
         first = list(islice(batches, 2))
         size = sum(t.size for t in (*(batch for _, batch in first), host))
         if len(levels) == 1 and len(first) < 2 and size <= BATCH and host.size < LONG_HOST:
             objects = [_object(merged((*(batch for _, batch in first), beside)), cpu, name)]
         else:
-            objects, rest = [], chain(first, batches)
-            while part := list(islice(rest, BATCHES)):
-                objects += spread(lambda batch: _object(batch[1], batch[0], name), part)
             calls = IrText(host.functions, {**host.declared, **functions})
-            objects.append(_object(calls, cpu, name, opt=2 if calls.size < LONG_HOST else 0))
+            opt = 2 if calls.size < LONG_HOST else 0
+            kernels = ((text, cpus[p], 2) for p, text in chain(first, batches))
+            objects, rest = [], chain([(calls, cpu, opt)], kernels)
+            while part := list(islice(rest, BATCHES)):
+                objects += spread(lambda item: _object(item[0], item[1], name, item[2]), part)
+            objects.append(objects.pop(0))  # the host's code lies last
         code = join_objects([*objects, *(o for c in codes for o in c.objects)])
 
         def whole(processor: str) -> str:
             own = (beside,) if cpus[processor] == cpu else ()
-            return merged((*texts(processor), *own)).module(cpus[processor])
+            return merged((*(text for _, text in texts((processor,))), *own)).module(cpus[processor])
 
         dumps = {name: make for c in codes for name, make in c.dumps.items()}
         for processor in levels:
@@ -143,15 +155,15 @@ def _object(text: IrText, cpu: Cpu, name: str, opt: int = 2) -> bytes:
     return compile_object(text.module(cpu), cpu, opt, name)
 
 
-def _batches(texts: Iterable[IrText]) -> Iterator[IrText]:
-    """Neighbours put together, up to BATCH characters."""
-    batch: list[IrText] = []
-    size = 0
-    for text in texts:
-        if batch and size + text.size > BATCH:
-            yield merged(batch)
-            batch, size = [], 0
-        batch.append(text)
-        size += text.size
-    if batch:
-        yield merged(batch)
+def _batches(texts: Iterable[ProcessorText]) -> Iterator[ProcessorText]:
+    """Neighbours for one processor put together, up to BATCH characters."""
+    for processor, alike in groupby(texts, itemgetter(0)):
+        batch: list[IrText] = []
+        size = 0
+        for _, text in alike:
+            if batch and size + text.size > BATCH:
+                yield processor, merged(batch)
+                batch, size = [], 0
+            batch.append(text)
+            size += text.size
+        yield processor, merged(batch)
