@@ -15,6 +15,9 @@ from smelt.targets.llvm.scalar import storage_elem
 
 LOCAL_LIMIT = 1 << 18  # bytes of a thread's stack that a kernel may use for local buffers
 
+SOME_CALLS = 2
+"""Functions of an element from which on code for it is longer than what moves it to the stack and back."""
+
 
 class Epilogues(Instructed):
     """What tiles do with their sums. alone: whether the code is run by one thread, which has a stack."""
@@ -23,6 +26,7 @@ class Epilogues(Instructed):
 
     def __init__(self, b: FunctionBuilder, cpu: Cpu, kernel: Kernel) -> None:
         super().__init__(b, cpu, kernel)
+        self.rare = False  # in a tile of a size that only small extents have
         self._local_bytes = 0
         self._locals = 0
         self._stacks: dict[str, tuple[int, Value]] = {}
@@ -63,18 +67,18 @@ class Epilogues(Instructed):
 
     def rows_of(self, s: Loop) -> list[str]:
         """The registers whose rows an unrolled loop takes one by one, where it is better a loop than code for
-        each row: it calls functions that take many instructions, and all it does is to store what they give.
-        Empty for another loop."""
+        each row: all it does is to store what functions give that take many instructions, or, in a tile of a
+        size that few extents have, some. Empty for another loop."""
         inner = list(walk(s.body))
         plain = all(isinstance(x, Store) or (isinstance(x, Loop) and not x.buffers) for x in inner)
         if not plain or not self.alone:
             return []
         stores = [x for x in inner if isinstance(x, Store)]
         parts = [x for store in stores for x in walk_expr(store.value)]
-        heavy = any(isinstance(x, Call) and self.cpu.machine.heavy(x.fn) for x in parts)
-        if not heavy or any(isinstance(x, Reduce) for x in parts) or any(
-            x.buffer in self.registers for x in stores
-        ):
+        calls = [x for x in parts if isinstance(x, Call)]
+        long = any(self.cpu.machine.heavy(x.fn) for x in calls) or (self.rare and len(calls) >= SOME_CALLS)
+        reduces = any(isinstance(x, Reduce) for x in parts)
+        if not long or reduces or any(x.buffer in self.registers for x in stores):
             return []
         loads = [x for x in parts if isinstance(x, Load) and x.buffer in self.registers]
         names = sorted({x.buffer for x in loads if any(s.var in d.symbols for d in x.index)})

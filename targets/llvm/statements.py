@@ -164,9 +164,9 @@ class Statements(Epilogues):
         self._loop(count, s.body, run)
 
     def _rolls(self, s: Loop) -> bool:
-        """Whether an unrolled loop stays one where guards are tested: the outer of two over terms of a sum.
-        A pass takes long, and what is tested in it is as much."""
-        return self.beside and self._accumulates(s) and any(
+        """Whether an unrolled loop stays one, the outer of two over terms of a sum, whose passes are long:
+        where guards are tested, each of which takes as much, and in tiles of sizes that few extents have."""
+        return (self.beside or self.rare) and self._accumulates(s) and any(
             isinstance(x, Loop) and x.level == "unroll" and self._accumulates(x) for x in walk(s.body)
         )
 

@@ -43,8 +43,12 @@ class Tiled(Statements):
     def _sized(
         self, t: Tiles, start: int | Value, rows: int, inside: Callable[[], None]
     ) -> None:
+        old = self.rare
+        # of more rows than sizes[0] squared all balanced tiles have sizes[0] or one fewer
+        self.rare = t.mode == "balanced" and isinstance(rows, int) and rows < t.sizes[0] - 1
         with self.bind({t.start: start, t.rows: rows}):
             inside()
+        self.rare = old
 
     def _reachable(self, t: Tiles) -> list[int]:
         """Tile sizes that some extent in range gives, largest first."""
