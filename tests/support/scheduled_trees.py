@@ -65,6 +65,23 @@ kernel @depthwise(h: dim in 1..*, v: dim in 1..*, x: f32[h, v, 16], w: f32[3, 3,
   } }
 }""", {"h": 1, "v": 1}, {"h": 4, "v": 11})
 
+_tree("depthwise-silu", """
+kernel @silu(h: dim in 1..*, v: dim in 1..*, x: f32[h, v, 16], w: f32[3, 3, 16], b: f32[16])
+    -> (y: f32[h, v, 16]) {
+  group oh in h { tiles serial (ow, rows) in v: balanced(4 .. 1) {
+    register acc: f32[rows, 16]
+    register part: f32[16]
+    vector jj in 16 { part[jj] = b[jj] * 0.5: f32 }
+    unroll ii in rows { vector jj in 16 { acc[ii, jj] = part[jj] } }
+    unroll kh in 3 { unroll kw in 3 { unroll ii in rows { vector jj in 16 {
+      acc[ii, jj] fma= (x[oh + kh - 1, ow + ii + kw - 1, jj]
+                        if (0 <= oh + kh - 1 < h, 0 <= ow + ii + kw - 1 < v))
+                       * w[kh, kw, jj] } } } }
+    unroll ii in rows { vector jj in 16 {
+      y[oh, ow + ii, jj] = (acc[ii, jj] + part[jj]) / (exp(0.0: f32 - acc[ii, jj]) + 1.0: f32) } }
+  } }
+}""", {"h": 1, "v": 1}, {"h": 4, "v": 13}, {"h": 2, "v": 2})
+
 # what the loop adds to the address reaches past the page of zeros
 _tree("guard-far", """
 kernel @far(h: dim in 1..*, x: f32[h, 16400]) -> (y: f32[h]) {

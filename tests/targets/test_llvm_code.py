@@ -129,13 +129,33 @@ def test_divisions_stay_outside_inner_loops() -> None:
 
 def test_what_only_the_border_needs_is_computed_there() -> None:
     text = emit_module([parse_kernel(TREES["depthwise"][0])], cpu_for(X86, "x86-64-v3"))
-    label, found = "", set()
+    label, found, before = "", set(), {}
     for line in text.splitlines():
         if line.endswith(":"):
-            label = line.rstrip("0123456789:")
+            label = line[:-1]
         elif "ptr @smelt.zeros" in line and "volatile" not in line:
             found.add(label)
-    assert found == {"arm"}
+        elif jump := re.fullmatch("  br label %(loop.*)", line):
+            before[jump[1]] = label
+    # in an arm, or in a loop of one
+    assert found and {before.get(block, block).rstrip("0123456789") for block in found} == {"arm"}
+
+
+def divisions(text: str) -> int:
+    return emit_module([parse_kernel(text)], cpu_for(X86, "x86-64-v3")).count("= fdiv <8 x float>")
+
+
+def test_long_epilogues_are_there_once_for_each_size_of_a_tile() -> None:
+    silu = "acc[ii, jj] / (exp(0.0: f32 - acc[ii, jj]) + 1.0: f32)"
+    assert divisions(gemm_text(8, 32, 6, 16, silu)) == 6 * 2
+    # and not once more in the copy without guards
+    assert divisions(TREES["depthwise-silu"][0]) == 4 * 2
+
+
+def test_epilogues_are_written_out_in_tiles_of_the_sizes_that_most_extents_have() -> None:
+    """Those of 6 and 5 rows; of 4 rows or fewer there is one row."""
+    assert divisions(gemm_text(8, 32, 6, 16, "(acc[ii, jj] + 1.0: f32) / b[jj]")) == (6 + 5 + 4) * 2
+    assert divisions(gemm_text(8, 32, 6, 16, "acc[ii, jj] / b[jj]")) == (6 + 5 + 4 + 3 + 2 + 1) * 2
 
 
 def test_zeros_are_in_memory_before_they_are_chosen() -> None:
