@@ -47,6 +47,9 @@ class Epilogues(Instructed):
         count = self._elements(b)
         self._local_bytes += count * b.dtype.bytes
         assert self._local_bytes <= LOCAL_LIMIT, f"local buffers need {self._local_bytes} bytes"
+        return self._on_stack(b, count)
+
+    def _on_stack(self, b: Buffer, count: int) -> BufferMemory:
         self._locals += 1
         pointer = Value(f"%local{self._locals}", "ptr", 0, self.b.root)
         kind = f"[{max(count, 1)} x {storage_elem(b.dtype)}]"
@@ -59,7 +62,7 @@ class Epilogues(Instructed):
         known = self._stacks.get(b.name)
         if known is not None and known[0] >= count:
             return BufferMemory(b, known[1], False)
-        made = self._local(b)
+        made = self._on_stack(b, count)  # no more than registers hold, which needs no limit
         self._stacks[b.name] = count, made.pointer
         return made
 

@@ -166,9 +166,15 @@ class Statements(Epilogues):
     def _rolls(self, s: Loop) -> bool:
         """Whether an unrolled loop stays one, the outer of two over terms of a sum, whose passes are long:
         where guards are tested, each of which takes as much, and in tiles of sizes that few extents have."""
-        return (self.beside or self.rare) and self._accumulates(s) and any(
-            isinstance(x, Loop) and x.level == "unroll" and self._accumulates(x) for x in walk(s.body)
-        )
+        if not self.alone or not (self.beside or self.rare) or not self._accumulates(s):
+            return False
+        inner = list(walk(s.body))
+        plain = all(isinstance(x, Loop | Store) for x in inner)
+        stores = [x for x in inner if isinstance(x, Store)]
+        loads = [x for store in stores for x in walk_expr(store.value) if isinstance(x, Load)]
+        picks = any(x.buffer in self.registers and any(s.var in d.symbols for d in x.index) for x in loads)
+        sums = any(isinstance(x, Loop) and x.level == "unroll" and self._accumulates(x) for x in inner)
+        return plain and sums and not picks
 
     def _accumulates(self, s: Loop) -> bool:
         """Whether an unrolled loop is a reduction into registers: its variable picks none of them."""
