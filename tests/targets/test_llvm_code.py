@@ -158,6 +158,14 @@ def test_epilogues_are_written_out_in_tiles_of_the_sizes_that_most_extents_have(
     assert divisions(gemm_text(8, 32, 6, 16, "acc[ii, jj] / b[jj]")) == (6 + 5 + 4 + 3 + 2 + 1) * 2
 
 
+def test_loops_that_pick_registers_are_written_out() -> None:
+    """Where guards are tested, too: a register has no address."""
+    staged = TREES["depthwise"][0].replace(
+        "    unroll ii", "    register u: f32[3]\n    unroll t in 3 { u[t] = w[t, 0, 0] }\n    unroll ii", 1
+    ).replace("* w[kh, kw, jj]", "* u[kh]")
+    assert emit_module([parse_kernel(staged)], cpu_for(X86, "x86-64-v3"))
+
+
 def test_zeros_are_in_memory_before_they_are_chosen() -> None:
     """A page of .bss that nobody has touched makes each masked load from it slow."""
     text = emit_module([parse_kernel(TREES["conv-s1"][0])], cpu_for(X86, "x86-64-v3"))
