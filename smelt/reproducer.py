@@ -27,6 +27,7 @@ from smelt.own_reference import oracle
 from smelt.request import DimSpec, spelled_spec
 from smelt.script import SessionStep
 from smelt.shapes import feed_case
+from smelt.targets.platform import same_again
 
 _Kind: TypeAlias = str
 _NODES: _Kind = "the suspected nodes alone"
@@ -67,7 +68,7 @@ def options_of(
     """The options that a manifest remembers, and those of the comparison."""
     made: Mapping[str, Any] = bundle.manifest["options"]
     return BuildOptions(
-        bundle.target, int(made["opt"]), bool(made.get("fp16")), tuple(made.get("fast_math", ())),
+        same_again(bundle.target), int(made["opt"]), bool(made.get("fp16")), tuple(made.get("fast_math", ())),
         keeps_subnormals(made),
         tuple((str(k), str(v)) for k, v in made.get("place", ())), tuple(_dims(bundle, model).items()),
         device, rtol, atol, threads,

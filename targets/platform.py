@@ -340,6 +340,16 @@ def _spec(row: Platform, cpu: str | None, devices: tuple[str, ...]) -> TargetSpe
     return TargetSpec(row, cpu, "", devices)
 
 
+def same_again(text: str) -> str:
+    """A bundle's target, for a second compile here: `host` where this machine's processor is meant, which may
+    have fewer features than its name says (a virtual machine hides some)."""
+    if host_platform_name() is None:
+        return text
+    own = str(parse_target("host"))
+    rest = text.removeprefix(own)
+    return f"host{rest}" if rest != text and rest[:1] in ("", "+") else text
+
+
 def _host(cpu: str | None, devices: tuple[str, ...], ask: bool) -> TargetSpec:
     name = host_platform_name()
     if name is None:

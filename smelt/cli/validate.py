@@ -43,6 +43,7 @@ from smelt.difference import OutputError
 from smelt.npz import read_npz
 from smelt.opinions import Opinion
 from smelt.shapes import RunCase, ShapeSpec, cases, feed_case
+from smelt.targets.platform import same_again
 
 MOST_OPINIONS = 6
 """How many opinions the text lists per case; --json has them all."""
@@ -184,7 +185,7 @@ def bundle_and_models(args: argparse.Namespace, folder: str) -> tuple[Bundle, di
     for name, model in models.items():
         if hash_file(model) != bundle.entry(name).manifest["model"]["sha256"]:
             raise SmeltError(f"bundle '{args.source}' was made of another file than '{model}'")
-    args.model, args.target = str(next(iter(models.values()))), bundle.target
+    args.model, args.target = str(next(iter(models.values()))), same_again(bundle.target)
     return bundle, models
 
 

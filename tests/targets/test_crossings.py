@@ -23,7 +23,7 @@ STEP = """
 step (float[n, 8] x, float[n, 8] past) => (float[n, 8] y, float[n, 8] present) <float[8, 8] v>
 {
   [mix] s = MatMul (past, v)
-  [near] t = Softmax (s)
+  [near] t = LpNormalization <axis = -1> (s)
   [next] q = MatMul (t, v)
   present = Add (q, x)
   [sum] y = Softmax (present)
@@ -47,9 +47,9 @@ BOTH = """
 both (float[n, 8] x) => (float[n, 8] y, float[n, 8] z, float[n, 8] w) <float[8, 8] v>
 {
   [mix] a = MatMul (x, v)
-  [near] b = Softmax (a)
+  [near] b = LpNormalization <axis = -1> (a)
   [next] y = MatMul (b, v)
-  [last] z = Softmax (y)
+  [last] z = LpNormalization <axis = -1> (y)
   [far] c = MatMul (z, v)
   [sum] w = Softmax (c)
 }
@@ -60,7 +60,7 @@ aside (float[n, 8] x, float[n, 8] k) => (float[n, 8] y, float[n, 8] z) <float[8,
 {
   [mix] a = MatMul (x, v)
   [far] c = MatMul (k, v)
-  [near] b = Softmax (a)
+  [near] b = LpNormalization <axis = -1> (a)
   [next] y = MatMul (b, v)
   [last] z = Softmax (c)
 }

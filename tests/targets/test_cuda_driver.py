@@ -245,7 +245,7 @@ aside (float[n, 8] x, float[n, 8] k) => (float[n, 8] y, float[n, 8] z) <float[8,
 {
   [mix] a = MatMul (x, w)
   [far] c = MatMul (k, w)
-  [near] b = Softmax (a)
+  [near] b = LpNormalization <axis = -1> (a)
   [next] y = MatMul (b, w)
   [last] z = Softmax (c)
 }
@@ -257,8 +257,9 @@ for n in (3, 3, 400):
     x = np.linspace(-1, 1, n * 8, dtype=np.float32).reshape(n, 8)
     y, z = session.run(None, {"x": x, "k": 2 * x})
     w = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
+    unit = lambda a: a / np.sqrt((a * a).sum(1, keepdims=True))
     soft = lambda a: np.exp(a) / np.exp(a).sum(1, keepdims=True)
-    np.testing.assert_allclose(y, soft(x @ w) @ w, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y, unit(x @ w) @ w, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(z, soft(2 * x @ w), rtol=1e-5, atol=1e-6)
 print("agrees")
 del session
