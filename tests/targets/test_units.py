@@ -30,7 +30,7 @@ chain (float[n, 24] x) => (float[n, 24] y, float[n, 1] s)
 <float[24, 24] v, float[24, 24] w>
 {
   [one] a = MatMul (x, w)
-  [two] p = Softmax (a)
+  [two] p = LpNormalization <axis = -1> (a)
   [three] b = MatMul (p, v)
   [four] y = MatMul (b, w)
   [five] s = ReduceSum (b, axes)
@@ -45,7 +45,7 @@ rounds (int64 k, float[n, 24] x) => (float[n, 24] y, float[k, n, 24] ys)
   [rounds] y, ys = Loop (k, , a) <
     body = body (int64 i, bool go, float[n, 24] h) => (bool on, float[n, 24] t, float[n, 24] u) {
       on = Identity (go)
-      [two] p = Softmax (h)
+      [two] p = LpNormalization <axis = -1> (h)
       [three] t = MatMul (p, v)
       [four] u = Add (p, a)
   }>
