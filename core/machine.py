@@ -96,8 +96,8 @@ class Machine:
     element).
     lane_operands: a multiply-add takes one lane of a register for all lanes of another, so that elements
     which multiply whole vectors are loaded several at a time.
-    ahead: how many bytes behind a vector of a packed weight its cache is asked for with it; 0: its own
-    prefetcher does as well, or nobody has measured it.
+    ahead: how many bytes after a vector of a packed weight the cache is asked for more of it; 0: the
+    processor's own prefetcher does as well, or nobody has measured it.
     cache_bytes: private L1 and L2 in bytes. masked: masked vector loads and stores are cheap.
     instructions: the rows that sum products here; what has no row is computed element by element.
     costs: what scalar functions take; those of COSTS where nobody has measured others.

@@ -71,7 +71,7 @@ def pack(kernel: Kernel, buffer: str, layout: str) -> Kernel:
 def ask_ahead(kernel: Kernel, buffer: str, distance: int) -> Kernel:
     """x: f32[n/64, k, 64] laid ..  -->  x: f32[n/64, k, 64] laid .. ahead 4096
 
-    Whoever reads a vector of x has the cache asked for what lies `distance` bytes behind it, which changes no
+    Whoever reads a vector of x has the cache asked for what lies `distance` bytes after it, which changes no
     value. Only for inputs that lie in panels, which are read from front to back.
     """
     what = f"ask_ahead {buffer} {distance}"

@@ -18,7 +18,7 @@ class Ahead:
         self._read: dict[tuple[Scope, str], int] = {}  # bytes of a buffer, by where they are read
 
     def after(self, buffer: Buffer, pointer: Value, scope: Scope, elem: str, lanes: int) -> None:
-        """Have the second-level cache asked for what lies `ahead` bytes behind the vector at the pointer,
+        """Have the second-level cache asked for what lies `ahead` bytes after the vector at the pointer,
         once for every line: the vectors of a scope are neighbours, front to back. Nothing happens where that
         is outside of the buffer."""
         size = lanes * (_BITS.get(elem) or int(elem[1:])) // 8

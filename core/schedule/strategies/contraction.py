@@ -288,9 +288,9 @@ def _layout_all(d: Draft, r: Roles, shape: Shape) -> bool:
 
 
 def _pack(d: Draft, buffer: str, spec: PackSpec) -> None:
-    """A weight in panels. What is longer than the distance is asked for ahead: a few rows multiply a panel
-    faster than memory brings the next one, and do not begin to wait for it before they are done
-    (AHEAD in benchmarks/results/choices.md)."""
+    """A weight in panels, which is asked for ahead where it is longer than the distance: otherwise the time in
+    which memory brings a panel and the time in which a few rows multiply it add up (AHEAD in
+    benchmarks/results/choices.md)."""
     d.do("pack", buffer, str(spec))
     b = next(b for b in d.kernel.inputs if b.name == buffer)
     sizes = [n.const_or_none for n in b.shape]
