@@ -42,8 +42,8 @@ def _simd(name: str, bits: int, registers: int, **more: object) -> Machine:
 
 
 AHEAD = 4096
-"""How far after what an x86 processor reads of a weight its cache is asked for more, in bytes: one page, whose
-address is then looked up in time, too (benchmarks/results/choices.md)."""
+"""How far after what an x86 processor reads of a weight its cache is asked for more, in bytes: one page,
+whose address is then looked up in time, too (benchmarks/results/choices.md)."""
 
 # figures: benchmarks/results/units.md
 _AVX512 = _simd(

@@ -288,8 +288,8 @@ def _layout_all(d: Draft, r: Roles, shape: Shape) -> bool:
 
 
 def _pack(d: Draft, buffer: str, spec: PackSpec) -> None:
-    """A weight in panels, which is asked for ahead where it is longer than the distance: otherwise the time in
-    which memory brings a panel and the time in which a few rows multiply it add up (AHEAD in
+    """A weight in panels, which is asked for ahead where it is longer than the distance: otherwise the time
+    in which memory brings a panel and the time in which a few rows multiply it add up (AHEAD in
     benchmarks/results/choices.md)."""
     d.do("pack", buffer, str(spec))
     b = next(b for b in d.kernel.inputs if b.name == buffer)
