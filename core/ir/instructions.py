@@ -105,6 +105,12 @@ class Match:
     fields: tuple[ByteField | None, ByteField | None] = (None, None)
 
 
+def matrix_types(machine: Machine) -> frozenset[DType]:
+    """The types of factors that lanes multiply together, matrices at a time."""
+    known = (meaning(x) for x in machine.instructions)
+    return frozenset(m.right.dtype for m in known if m.shared)
+
+
 def match(body: Sequence[Stmt], row: Instruction, facts: Facts) -> Match | str:
     """How the statements are the row's loops, or in what they differ. facts: what holds outside of them."""
     want = meaning(row)

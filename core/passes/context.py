@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from smelt.core.ir.graph import Module
-from smelt.core.ir.instructions import depths
+from smelt.core.ir.instructions import depths, matrix_types
 from smelt.core.machine import Machine
 
 
@@ -91,9 +91,10 @@ def byte_products(ctx: Context) -> Hashable:
 
 
 def costs(ctx: Context) -> Hashable:
-    """What scalar functions take, what is near, and how many work at once."""
+    """What scalar functions take, what is near, how many work at once, and which matrices instructions
+    multiply."""
     m = ctx.machine
-    return m.max_lanes, m.in_step, m.cores, m.cache_bytes, frozenset(m.costs.items())
+    return m.max_lanes, m.in_step, matrix_types(m), m.cores, m.cache_bytes, frozenset(m.costs.items())
 
 
 def places(ctx: Context) -> Hashable:

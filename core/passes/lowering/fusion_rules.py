@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from smelt.core.dtype import DType
 from smelt.core.ir.analysis.traits import Read, Trait
 from smelt.core.ir.graph import Ref
-from smelt.core.ir.instructions import meaning
+from smelt.core.ir.instructions import matrix_types
 from smelt.core.machine import Machine
 from smelt.core.passes.context import Options
 
@@ -280,8 +280,7 @@ def _in_blocks(o: Offer) -> bool:
     blocks = _both(o).blocks
     if o.permitted not in (ROW_FACTOR, ROW_OPERAND) or not o.machine.in_step or blocks is None:
         return False
-    known = (meaning(x) for x in o.machine.instructions)
-    return blocks.softmax is not None and not any(m.shared and m.types[1] == blocks.softmax for m in known)
+    return blocks.softmax is not None and blocks.softmax not in matrix_types(o.machine)
 
 
 def _lanes(o: Offer) -> bool:

@@ -16,7 +16,7 @@ from smelt.core.machine import Machine
 from smelt.core.passes.context import Context, Options, costs, nothing, places
 from smelt.core.passes.manager import Pass, PassFn, run_pipeline, run_together
 from smelt.core.passes.pipeline import PIPELINE
-from smelt.targets.instructions import arm, x86
+from smelt.targets.instructions import arm, nvidia, x86
 
 FORMS = (
     "x: f32[N, 8, M, K]; v: f32[N, 8, K, 64]; matmul(softmax(x, axis=3), v)",
@@ -57,9 +57,13 @@ class Watched(Machine):
         return super().__getattribute__(name)
 
 
+@pytest.mark.parametrize("machine", [
+    Watched("watched", 256, 16, instructions=x86.rows(8, frozenset({"avx2"}))),
+    Watched("in step", 0, 64, levels=("group", "lane"), max_lanes=64, shared_bytes=1 << 14, subgroup=32,
+            instructions=nvidia.ROWS),
+], ids=["vectors", "lanes"])  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
-def test_no_pass_reads_a_field_that_it_does_not_ask(form: str) -> None:
-    machine = Watched("watched", 256, 16, instructions=x86.rows(8, frozenset({"avx2"})))
+def test_no_pass_reads_a_field_that_it_does_not_ask(form: str, machine: Machine) -> None:
     module = build(ast.parse(form.replace("[]", "[()]")))
     for p in PIPELINE:
         Watched.seen.clear()
