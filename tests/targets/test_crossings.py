@@ -13,6 +13,7 @@ import onnx
 import pytest
 from boards import needs_opencl, needs_vulkan
 from checkouts import FAKE, Checkout, checkout
+from crossing_models import ASIDE
 from oracle import runtime_session
 
 Array = np.ndarray[Any, Any]
@@ -52,17 +53,6 @@ both (float[n, 8] x) => (float[n, 8] y, float[n, 8] z, float[n, 8] w) <float[8, 
   [last] z = LpNormalization <axis = -1> (y)
   [far] c = MatMul (z, v)
   [sum] w = Softmax (c)
-}
-"""
-ASIDE = """
-<ir_version: 8, opset_import: ["" : 17]>
-aside (float[n, 8] x, float[n, 8] k) => (float[n, 8] y, float[n, 8] z) <float[8, 8] v>
-{
-  [mix] a = MatMul (x, v)
-  [far] c = MatMul (k, v)
-  [near] b = LpNormalization <axis = -1> (a)
-  [next] y = MatMul (b, v)
-  [last] z = Softmax (c)
 }
 """
 AT_THE_HOST = """

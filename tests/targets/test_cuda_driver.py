@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from boards import need_emulator
+from crossing_models import ASIDE
 from cuda_sources import cuda_checkout, fake_libcuda
 from onnx import TensorProto, helper
 
@@ -239,17 +240,6 @@ def test_the_report_of_a_board_without_a_driver(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- what crosses
 
-ASIDE = """
-<ir_version: 8, opset_import: ["" : 17]>
-aside (float[n, 8] x, float[n, 8] k) => (float[n, 8] y, float[n, 8] z) <float[8, 8] w>
-{
-  [mix] a = MatMul (x, w)
-  [far] c = MatMul (k, w)
-  [near] b = LpNormalization <axis = -1> (a)
-  [next] y = MatMul (b, w)
-  [last] z = Softmax (c)
-}
-"""
 CROSS = """
 import sys, numpy as np, smelt
 session = smelt.load(sys.argv[1])
@@ -273,7 +263,7 @@ def crossing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     proto = onnx.parser.parse_model(ASIDE)
     del proto.graph.initializer[:]
     square = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(square, "w"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(square, "v"))
     onnx.save(proto, str(made / "model.onnx"))
     words = ("compile", str(made / "model.onnx"), "--target", "x86+cuda", "--place", "near=cpu")
     done = cuda_checkout(made / "copy").python("-m", "smelt.cli", *words, "-o", str(made / "out"))

@@ -28,6 +28,7 @@ from smelt.targets.platform import (
     cpu_names,
     host_platform_name,
     parse_target,
+    same_again,
 )
 from smelt.targets.toolchain import build_library, build_runner, build_static, runtime_dir
 
@@ -98,6 +99,14 @@ def test_parse_target(text: str, platform: str, cpu: str, devices: tuple[str, ..
     spec = parse_target(text)
     assert (spec.platform.name, spec.cpu, spec.devices) == (platform, cpu, devices)
     assert parse_target(str(spec)) == spec
+
+
+def test_a_second_compile_is_for_this_machine_where_the_first_one_was() -> None:
+    """With its exact features, which may be fewer than those of its processor's name."""
+    own = str(parse_target("host"))
+    assert same_again(own) == "host" and same_again(f"{own}+opencl") == "host+opencl"
+    for other in ("aarch64-linux:cortex-a55", f"{own}:x86-64-v2", f"{own}x", "any"):
+        assert same_again(other) == other
 
 
 def test_chips_of_a_device() -> None:
