@@ -141,6 +141,7 @@ ELSEWHERE: Mapping[str, str] = {
     "sample_models": "whole networks, for which the interpreter is too slow: tests/test_models.py runs them",
     "state_models": "two decoders, of ops that other sources have: tests/smelt/test_state.py runs them",
     "entry_models": "a decoder and two encoders of ordinary ops: tests/smelt/test_entries.py runs them",
+    "crossing_models": "one text, of ops that other sources have: tests/targets/test_crossings.py runs it",
     "record_models": "takes models out of tests, for the sources above",
 }
 """What is named like a source and is none, and why."""
