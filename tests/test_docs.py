@@ -170,6 +170,9 @@ def test_commands(path: Path, command: str, folder: Path, tmp_path: Path) -> Non
         need_emulator(target[1])
     command = re.sub(r"x:1x3x224x224|\.\.\.", SHAPES, command)
     command = re.sub(r" -o (out|package)$", "", command)
+    command = re.sub(r"--budget \d+", "--budget 4", command)
+    if command.startswith("smelt bench") and "--shape" not in command:
+        command += f" --shape {SHAPES}"
     if command.startswith(("smelt compile", "smelt finalise")):
         command += f" -o {tmp_path / 'out'}"
     run(command, folder)

@@ -41,6 +41,6 @@ def checkout(folder: Path) -> Checkout:
     """The sources of smelt in a new folder."""
     folder.mkdir()
     for floor in FLOORS:
-        left_out = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / floor, folder / floor, symlinks=True, ignore=left_out)
+        # with the bytecode, which is as old as the sources: each process would compile them anew
+        shutil.copytree(ROOT / floor, folder / floor, symlinks=True)
     return Checkout(folder)
