@@ -149,6 +149,10 @@ class Machine:
         """How many elements of `bits` width a vector holds; at least 1."""
         return max(1, self.vector_bits // bits)
 
+    def held(self, size: int) -> int:
+        """Bytes that an element of `size` bytes takes in the memory of a group."""
+        return max(self.held_bytes, size)
+
     def row_block(self, size: int | None) -> int:
         """How many rows of `size` bytes (None: unknown) are made at a time for the product that follows: half
         of the second-level cache holds them."""

@@ -228,7 +228,8 @@ def _local(b: Buffer, s: Stmt, scope: _Scope) -> None:
         return
     if {"lane", "vector"} & {*scope.path}:
         scope.fail("K10 (barriers)", f"shared '{b.name}' is a lane's own, lanes of a group share it")
-    high = scope.facts.bounds(product(b.shape) * b.dtype.bytes)[1]
+    size = b.dtype.bytes if scope.machine is None else scope.machine.held(b.dtype.bytes)
+    high = scope.facts.bounds(product(b.shape) * size)[1]
     scope.shared.append(high)
     if scope.machine is not None:
         total = None if None in scope.shared else sum(n or 0 for n in scope.shared)

@@ -226,7 +226,7 @@ def choose_matrix_tile(
     if rows is not None:
         high = max(1, min(high, -(-rows // (down * _rows(row)))))
     most_bytes = machine.shared_bytes
-    line = MATRIX_SLICE * want.left.dtype.bytes + machine.lane_bytes
+    line = MATRIX_SLICE * machine.held(want.left.dtype.bytes) + machine.lane_bytes
     while high > 1 and 2 * line * (down * high * _rows(row) + across * wide * _columns(row)) > most_bytes:
         high //= 2
     return MatrixTile(down, across, high, wide)

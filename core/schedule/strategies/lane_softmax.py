@@ -205,7 +205,7 @@ def _shared_by(machine: Machine, p: _SoftmaxProduct) -> int:
     """Bytes of what a score is a product of, of an element of the row and as many of a row."""
     sums = _sums_of(p.row.scores)
     steps = [prod_or_none([a.extent for a in x.axes]) for x in sums]
-    bytes_ = [element_size(machine, x.dtype) for x in _terms(p.row.scores)]
+    bytes_ = [machine.held(x.dtype.bytes) for x in _terms(p.row.scores)]
     return (steps[0] or 0) * max(bytes_, default=0) if len(steps) == 1 else 0
 
 
@@ -223,7 +223,7 @@ def choose_running_tile(
     tall = min(TALL, most // many)
     if rows is not None:
         tall = min(tall, max(1, -(-rows // down)))
-    pad, score = max(machine.lane_bytes, 4), element_size(machine, p.row.scores.dtype)
+    pad, score = max(machine.lane_bytes, 4), machine.held(p.row.scores.dtype.bytes)
     mine = down * tall
     own = mine * (length + 2 * pad + 8 * 4) + 8 * machine.max_lanes
     block = 2 * machine.subgroup
@@ -270,15 +270,10 @@ def _written_out(d: Draft, steps: str) -> None:
         d.do("unroll", f"{steps}.v")
 
 
-def element_size(machine: Machine, dtype: DType) -> int:
-    """Bytes of an element in shared memory."""
-    return max(machine.held_bytes, dtype.bytes)
-
-
 def _pad(machine: Machine, dtype: DType) -> int:
     """Elements between the rows of a tile, so that lanes that read different rows at once read from different
     banks, and rows begin where what is read at once may."""
-    return max(1, max(machine.lane_bytes, 4) // element_size(machine, dtype))
+    return max(1, max(machine.lane_bytes, 4) // machine.held(dtype.bytes))
 
 
 def _rows(d: Draft, axis: str, mine: list[str], tile: RunningTile) -> None:
@@ -326,7 +321,7 @@ def _check_room(d: Draft, at: str) -> None:
     found = find(d.kernel, at)
     assert found is not None
     shared = [b for b in local_buffers((*found[0], found[1])[:1]) if b.space == "shared"]
-    size = sum((prod_or_none(list(b.shape)) or 0) * element_size(d.machine, b.dtype) for b in shared)
+    size = sum((prod_or_none(list(b.shape)) or 0) * d.machine.held(b.dtype.bytes) for b in shared)
     if size > d.machine.shared_bytes:
         raise ScheduleError("lane_softmax", f"{size} bytes of shared memory")
 

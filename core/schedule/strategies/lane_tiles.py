@@ -203,7 +203,7 @@ def overlapped(d: Draft, at: str, tiles: list[str], most: int) -> None:
     found = find(d.kernel, at)
     assert found is not None
     shared = [b for b in local_buffers(d.kernel.body) if b.name in tiles]
-    size = sum((prod_or_none(list(b.shape)) or 0) * b.dtype.bytes for b in shared)
+    size = sum((prod_or_none(list(b.shape)) or 0) * d.machine.held(b.dtype.bytes) for b in shared)
     n = found[1].extent.const_or_none
     again = any(isinstance(s, Loop) and s.level == "serial" for s in found[0])
     stages = min(most, d.machine.shared_bytes // max(size, 1), most if n is None else n)

@@ -228,6 +228,15 @@ def test_shared_memory_fits_the_machine() -> None:
     refused(lambda: verify_kernel(again, "scheduled", machine=big), "K5", message)
 
 
+def test_shared_memory_counts_what_the_machine_holds() -> None:
+    """Where halves are floats but in memory, they are floats in what a group shares."""
+    machine = Machine("tiny", 128, 16, levels=("group", "lane"), shared_bytes=64)
+    halves = kernel_of("group a in n { shared t: f16[32] t[0] = cast:f16(x[a]) y[a] = cast:f32(t[0]:f16) }")
+    verify_kernel(halves, "scheduled", machine=machine)
+    wide = replace(machine, held_bytes=4)
+    refused(lambda: verify_kernel(halves, "scheduled", machine=wide), "K5", "needs 128 bytes, tiny has 64")
+
+
 def test_levels_are_those_of_the_machine() -> None:
     lanes = kernel_of("group a in n { lane b in 4 { z[a, b] = x[a] } }")
     machine = Machine("cpu", 128, 16)
