@@ -92,8 +92,8 @@ class GridStatements(GridExprs[T, P]):
         """All lanes of the group come here, and see what the others have written."""
 
     @abstractmethod
-    def element_bytes(self, b: Buffer) -> int:
-        """What an element of an array takes."""
+    def element_bytes(self, b: Buffer, shared: bool) -> int:
+        """What an element of an array takes. shared: of one of the group, not of a lane's own."""
 
     @abstractmethod
     def private_array(self, b: Buffer, extents: tuple[int, ...], leading: int, body: tuple[Stmt, ...]) -> P:
@@ -241,13 +241,13 @@ class GridStatements(GridExprs[T, P]):
             leading = own_indices(b, body, self.lanes) if shared and b.space == "register" else None
             extents = self._extents(b)
             if shared and leading is None:
-                self._shared_bytes += max(prod(extents), 1) * self.element_bytes(b)
+                self._shared_bytes += max(prod(extents), 1) * self.element_bytes(b, True)
                 self._check("a group", self._shared_bytes, self.machine.shared_bytes)
                 self.places[b.name] = self.shared_array(b, extents)
                 self.own -= {b.name}
             else:
                 extents = extents[leading or 0 :]
-                self._private_bytes += max(prod(extents), 1) * self.element_bytes(b)
+                self._private_bytes += max(prod(extents), 1) * self.element_bytes(b, False)
                 self._check("a lane", self._private_bytes, self.private_limit)
                 self.places[b.name] = self.private_array(b, extents, leading or 0, body)
                 self.own |= {b.name}

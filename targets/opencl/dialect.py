@@ -209,7 +209,7 @@ class Dialect(GridStatements[str, Place]):
             value = f"({storage_type(dtype)}){value}"
         self.w.line(f"{place.name}[{at}] = {value};")
 
-    def element_bytes(self, b: Buffer) -> int:
+    def element_bytes(self, b: Buffer, shared: bool) -> int:
         return max(b.dtype.bytes, 4 if b.dtype.is_float else 1)
 
     def private_array(

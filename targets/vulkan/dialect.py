@@ -9,7 +9,7 @@ from functools import partial
 from math import prod
 
 from smelt.core.dim import Dim, to_dim
-from smelt.core.dtype import DType, bf16, bool_, f16, i64
+from smelt.core.dtype import DType, bf16, bool_, f16, f32, i64
 from smelt.core.ir.analysis.scope import Binder, holding, written
 from smelt.core.ir.kernel import (
     Block,
@@ -40,6 +40,7 @@ from smelt.targets.vulkan.scalars import kind_of
 from smelt.targets.vulkan.spirv import (
     FUNCTION,
     LOCAL_INVOCATION_ID,
+    NARROW_BYTES,
     NUM_WORKGROUPS,
     STORAGE_BUFFER,
     WORKGROUP,
@@ -61,10 +62,11 @@ _OPCODES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place(GridPlace):
-    """memory: a variable, in storage class `storage`. In global memory it has words, and the buffer begins at
-    `offset` in bytes."""
+    """memory: a variable with elements of `kind`, in storage class `storage`. In global memory these are
+    words, or of the kinds that memory alone has; the buffer begins at `offset` in bytes."""
 
     memory: int
+    kind: str = "u"
     storage: int = STORAGE_BUFFER
     offset: V | None = None
 
@@ -79,15 +81,19 @@ class PartParameter:
 
 
 class Dialect(GridStatements[V, Place]):
-    """SPIR-V. limits: what must fit 31 bits, in the kernel's dims. reaches: what the sizes of index symbols
-    do not exceed, in the same. elastic: any number of invocations does for a group. rounds: of all loops of
-    an invocation, in units of 1 / ROUND, and one more for each loop that is run: no more than that."""
+    """SPIR-V. features: what the device may be asked for, by the names of FEATURES. limits: what must fit 31
+    bits, in the kernel's dims. reaches: what the sizes of index symbols do not exceed, in the same. elastic:
+    any number of invocations does for a group. rounds: of all loops of an invocation, in units of 1 / ROUND,
+    and one more for each loop that is run: no more than that."""
 
     device = "Vulkan"
     private_limit = PRIVATE_LIMIT
 
-    def __init__(self, kernel: Kernel, s: Stmt, machine: Machine) -> None:
+    def __init__(
+        self, kernel: Kernel, s: Stmt, machine: Machine, features: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(kernel, s, machine)
+        self.features = features
         self.code = Code(SpirvModule())
         self.limits: dict[Dim, None] = {}
         self.reaches: Mapping[str, Dim] = {}
@@ -328,6 +334,9 @@ class Dialect(GridStatements[V, Place]):
         return self.cast(found, i64, e.dtype)
 
     def cast(self, v: V, source: DType, target: DType) -> V:
+        if target == f16 != source and "halves" in self.features:
+            self.code.m.require("halves")
+            return self.code.pure("FConvert", "f", self._half(scalars.cast(v, source, f32)))
         return scalars.cast(v, source, target)
 
     def bitcast(self, v: V, source: DType, target: DType) -> V:
@@ -350,6 +359,63 @@ class Dialect(GridStatements[V, Place]):
 
     # -- memory
 
+    def stored_kind(self, d: DType) -> str:
+        """The kind of what global memory has for a dtype."""
+        storage = f"storage{d.bits}"
+        if storage not in self.features:
+            return "u"
+        self.code.m.require(storage)
+        return self._narrow_kind(d)
+
+    def _narrow_kind(self, d: DType) -> str:
+        """The kind of 8 or 16 bits of a dtype."""
+        if d == f16 and "halves" in self.features:
+            self.code.m.require("halves")
+            return "h"
+        return "s" if d.bits == 16 else "y"
+
+    def _shared_kind(self, d: DType) -> str:
+        """The kind of what a group's memory has for a dtype: the smallest that is there. Of f16 that is the
+        device's own, as a group reads often what it shares."""
+        feature = "halves" if d == f16 else f"int{d.bits}"
+        if d.bits >= 32 or feature not in self.features:
+            return "u" if d == bool_ else kind_of(d)
+        self.code.m.require(feature)
+        return self._narrow_kind(d)
+
+    def _narrowed(self, place: Place, value: V) -> V:
+        """A value as an element of a kind that memory alone has."""
+        if place.kind == "h":
+            return self._half(value)
+        d = place.buffer.dtype
+        bits = half.to_bits(value, d) if d in (f16, bf16) else value
+        return self.code.pure("UConvert", place.kind, bits)
+
+    def _half(self, value: V) -> V:
+        """A float, rounded to 16 bits by the device."""
+        return self.code.pure("FConvert", "h", value)
+
+    def _widened(self, place: Place, element: V) -> V:
+        """The value of such an element."""
+        d = place.buffer.dtype
+        if place.kind == "h":
+            return self.code.pure("FConvert", "f", element)
+        bits = self.code.pure("SConvert" if d.category == "int" else "UConvert", "u", element)
+        if d == bool_:
+            return bits.differs(0)
+        return half.from_bits(bits, d) if d in (f16, bf16) else bits
+
+    def _in_memory(self, place: Place, at: V) -> V:
+        """An element's place in what is bound, in elements that are words or smaller."""
+        assert place.offset is not None
+        size = NARROW_BYTES.get(place.kind, 4)
+        return (place.offset >> (size.bit_length() - 1)) + at
+
+    def _element(self, place: Place, at: V) -> int:
+        """The pointer to the at-th element of a memory."""
+        first = () if place.offset is None else (self.code.u(0),)
+        return self.code.chain(place.storage, place.kind, place.memory, *first, at)
+
     def _word(self, place: Place, at: V) -> int:
         """The pointer to a word of a storage buffer."""
         return self.code.chain(place.storage, "u", place.memory, self.code.u(0), at)
@@ -365,16 +431,18 @@ class Dialect(GridStatements[V, Place]):
 
     def read(self, place: Place, at: V) -> V:
         d = place.buffer.dtype
+        if place.kind in NARROW_BYTES:
+            at = at if place.offset is None else self._in_memory(place, at)
+            return self._widened(place, self._loaded(self._element(place, at), place.kind))
         if place.offset is None:
-            kind = "u" if d == bool_ else kind_of(d)
-            value = self._loaded(self.code.chain(place.storage, kind, place.memory, at), kind)
+            value = self._loaded(self._element(place, at), place.kind)
             return value.differs(0) if d == bool_ else value
         if d.bits == 64:
             first = (place.offset >> 2) + (at << 1)
             pair = self.code.wide(*(self._loaded(self._word(place, first + i)) for i in (0, 1)))
             return pair.as_float() if d.is_float else pair
         if d.bits == 32:
-            word = self._loaded(self._word(place, (place.offset >> 2) + at))
+            word = self._loaded(self._word(place, self._in_memory(place, at)))
             return word.as_float() if d.is_float else word
         where, shift = self._part(place, at)
         word = self._loaded(self._word(place, where))
@@ -389,8 +457,12 @@ class Dialect(GridStatements[V, Place]):
         c, d = self.code, place.buffer.dtype
         if d == bool_:
             value = c.select(value, c.u(1), 0)
+        if place.kind in NARROW_BYTES:
+            at = at if place.offset is None else self._in_memory(place, at)
+            c.do("Store", self._element(place, at), self._narrowed(place, value).id)
+            return
         if place.offset is None:
-            c.do("Store", c.chain(place.storage, value.kind, place.memory, at), value.id)
+            c.do("Store", self._element(place, at), value.id)
             return
         if d.bits == 64:
             pair = value.bits() if d.is_float else value
@@ -400,7 +472,7 @@ class Dialect(GridStatements[V, Place]):
             return
         if d.bits == 32:
             word = value.bits() if d.is_float else value
-            c.do("Store", self._word(place, (place.offset >> 2) + at), word.id)
+            c.do("Store", self._word(place, self._in_memory(place, at)), word.id)
             return
         self._write_part(place, at, half.to_bits(value, d) if d in (f16, bf16) else value)
 
@@ -419,34 +491,39 @@ class Dialect(GridStatements[V, Place]):
         branch costs more than that everywhere."""
         condition, place = self.condition(e.guard), self.places[e.buffer]
         other = Const(0, e.dtype) if e.otherwise is None else e.otherwise
-        if condition is None or place.offset is None or place.buffer.dtype.bits != 32:
-            return super()._load(e)
-        if not isinstance(other, Const):
+        narrow = place.kind in NARROW_BYTES
+        whole = narrow or place.buffer.dtype.bits == 32
+        if condition is None or place.offset is None or not whole or not isinstance(other, Const):
             return super()._load(e)
         with self.scope({}, holding(self.facts, e.guard)):
-            at = (place.offset >> 2) + self.address(flat_index(place, e.index))
-        word = self._loaded(self._word(place, self.code.select(condition, at, 0)))
-        found = word.as_float() if place.buffer.dtype.is_float else word
+            at = self._in_memory(place, self.address(flat_index(place, e.index)))
+        raw = self._loaded(self._element(place, self.code.select(condition, at, 0)), place.kind)
+        if narrow:
+            found = self._widened(place, raw)
+        else:
+            found = raw.as_float() if place.buffer.dtype.is_float else raw
         return self.code.select(condition, found, self.literal(other.value, e.dtype))
 
-    def element_bytes(self, b: Buffer) -> int:
-        return max(b.dtype.bytes, 4)
+    def element_bytes(self, b: Buffer, shared: bool) -> int:
+        kind = self._shared_kind(b.dtype) if shared else "u"
+        return NARROW_BYTES.get(kind, max(b.dtype.bytes, 4))
 
     def private_array(
         self, b: Buffer, extents: tuple[int, ...], leading: int, body: tuple[Stmt, ...]
     ) -> Place:
         self.elastic = self.elastic and not leading
-        array = self.code.storage(self._array(b, extents))
-        return Place(buffer=b, extents=extents, leading=leading, memory=array, storage=FUNCTION)
+        kind = "u" if b.dtype == bool_ else kind_of(b.dtype)
+        array = self.code.storage(self._array(kind, extents))
+        return Place(buffer=b, extents=extents, leading=leading, memory=array, kind=kind, storage=FUNCTION)
 
     def shared_array(self, b: Buffer, extents: tuple[int, ...]) -> Place:
-        m = self.code.m
-        array = m.global_variable(WORKGROUP, m.pointer(WORKGROUP, self._array(b, extents)))
-        return Place(buffer=b, extents=extents, memory=array, storage=WORKGROUP)
+        m, kind = self.code.m, self._shared_kind(b.dtype)
+        array = m.global_variable(WORKGROUP, m.pointer(WORKGROUP, self._array(kind, extents)))
+        return Place(buffer=b, extents=extents, memory=array, kind=kind, storage=WORKGROUP)
 
-    def _array(self, b: Buffer, extents: Sequence[int]) -> int:
-        """The type of an array; bools have no layout in memory."""
-        return self.code.m.array("u" if b.dtype == bool_ else kind_of(b.dtype), max(prod(extents), 1))
+    def _array(self, kind: str, extents: Sequence[int]) -> int:
+        """The type of an array."""
+        return self.code.m.array(kind, max(prod(extents), 1))
 
 
 def _declares(s: Loop) -> bool:

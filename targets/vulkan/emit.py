@@ -7,15 +7,16 @@ constants where they fit, else in a buffer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt.core.dim import Dim, SymbolAtom, product, sym, to_dim
 from smelt.core.ir.analysis.scope import accesses, written
-from smelt.core.ir.kernel import Kernel
-from smelt.core.ir.rewrite import free_symbols
+from smelt.core.ir.kernel import Kernel, Stmt
+from smelt.core.ir.rewrite import free_symbols, local_buffers
 from smelt.core.machine import Machine
 from smelt.targets.grid.parts import each_part, mentioned
 from smelt.targets.vulkan.dialect import Dialect, PartParameter, Place
+from smelt.targets.vulkan.features import KERNEL_FORMS
 from smelt.targets.vulkan.index import MOST
 from smelt.targets.vulkan.machine import MACHINE
 from smelt.targets.vulkan.spirv import (
@@ -36,7 +37,8 @@ PUSHED_WORDS = 32
 @dataclass(frozen=True, slots=True)
 class Part:
     """One module and how it is launched. lanes: invocations of a group; elastic: any number of them does.
-    shared_bytes: memory of a group.
+    shared_bytes: memory of a group. features: what the device must have.
+    better: other forms of it, each for devices with more features, to be taken in this order where these are.
     bindings: (buffer, whether it is written) at each binding; the parameters' buffer, if any, is the next
     one. reach: no more than 2^31 - 1, for the launch's dims, if numbers of 32 bits are to be enough. rounds:
     of all loops of an invocation, in 1 / ROUND. sizes: bytes of each bound buffer. These are polynomials in
@@ -46,7 +48,7 @@ class Part:
     words: tuple[int, ...]
     lanes: int
     elastic: bool
-    float64: bool
+    features: frozenset[str]
     bindings: tuple[tuple[int, bool], ...]
     parameters: tuple[PartParameter, ...]
     reach: Dim
@@ -54,6 +56,7 @@ class Part:
     sizes: tuple[Dim, ...]
     dims: tuple[str, ...]
     shared_bytes: int
+    better: tuple[Part, ...] = ()
 
     @property
     def pushed(self) -> bool:
@@ -63,7 +66,27 @@ class Part:
 
 def emit_parts(kernels: Sequence[Kernel], machine: Machine = MACHINE) -> dict[tuple[str, int], Part]:
     """All top-level statements of these kernels; raises as `each_part` does."""
-    return each_part(kernels, lambda k, part, name: _part(Dialect(k, k.body[part], machine), name))
+    return each_part(kernels, lambda k, part, name: _forms(k, k.body[part], machine, name))
+
+
+def _forms(kernel: Kernel, s: Stmt, machine: Machine, name: str) -> Part:
+    """A statement for every device, and for those that have what it would use."""
+    plain = _part(Dialect(kernel, s, machine), name)
+    if not _has_narrow(kernel, s):
+        return plain
+    better: dict[frozenset[str], Part] = {}
+    for features in KERNEL_FORMS:
+        made = _part(Dialect(kernel, s, machine, features), name)
+        if made.features != plain.features:
+            better.setdefault(made.features, made)
+    return replace(plain, better=tuple(better.values()))
+
+
+def _has_narrow(kernel: Kernel, s: Stmt) -> bool:
+    """Whether memory has elements that are smaller than a word."""
+    used = mentioned(s)
+    buffers = (b for b in kernel.buffers().values() if b.name in used)
+    return any(b.dtype.bits < 32 for b in (*buffers, *local_buffers((s,))))
 
 
 def _part(f: Dialect, name: str) -> Part:
@@ -81,7 +104,7 @@ def _part(f: Dialect, name: str) -> Part:
     buffers = list(f.kernel.buffers().values())
     sizes = (f.size(product(buffers[i].shape) * buffers[i].dtype.bytes) for i, _ in bindings)
     return Part(
-        name, tuple(words), f.lanes, f.elastic, m.needs_float64, bindings, tuple(f.parameters),
+        name, tuple(words), f.lanes, f.elastic, m.features, bindings, tuple(f.parameters),
         _largest(f.limits), f.rounds, tuple(sizes), tuple(d.name for d in f.kernel.dims), f.shared_bytes,
     )  # fmt: skip
 
@@ -95,7 +118,8 @@ def _bind_arguments(f: Dialect) -> list[tuple[int, bool]]:
     for i, b in enumerate(f.kernel.buffers().values()):
         if b.name not in used:
             continue
-        memory = m.global_variable(STORAGE_BUFFER, m.words_block(STORAGE_BUFFER, None))
+        kind = f.stored_kind(b.dtype)
+        memory = m.global_variable(STORAGE_BUFFER, m.block(STORAGE_BUFFER, None, kind))
         m.decorate(memory, DESCRIPTOR_SET, 0)
         m.decorate(memory, BINDING, len(bindings))
         m.decorate(memory, ALIASED)  # outputs may take the place of inputs
@@ -104,7 +128,7 @@ def _bind_arguments(f: Dialect) -> list[tuple[int, bool]]:
         elif b.name in loads and f.lanes > 1:
             m.decorate(memory, COHERENT)
         bindings.append((i, b.name in stores))
-        f.places[b.name] = Place(buffer=b, memory=memory, offset=f.parameter("buffer", i))
+        f.places[b.name] = Place(buffer=b, memory=memory, kind=kind, offset=f.parameter("buffer", i))
     shapes = {n for b in f.places.values() for d in b.buffer.shape for n in d.symbols}
     symbols = free_symbols((f.statement,)) | shapes
     for j, d in enumerate(f.kernel.dims):
@@ -125,10 +149,10 @@ def _parameter_loads(f: Dialect, binding: int) -> list[int]:
         return words
     if count <= PUSHED_WORDS:
         storage = PUSH_CONSTANT
-        block = m.global_variable(storage, m.words_block(storage, count))
+        block = m.global_variable(storage, m.block(storage, count))
     else:
         storage = STORAGE_BUFFER
-        block = m.global_variable(storage, m.words_block(storage, None))
+        block = m.global_variable(storage, m.block(storage, None))
         m.decorate(block, DESCRIPTOR_SET, 0)
         m.decorate(block, BINDING, binding)
         m.decorate(block, NON_WRITABLE)

@@ -2,9 +2,10 @@
 
 All numbers are words of 32 bits, little-endian. The head: a magic number, parts. Each part's row of 8: name
 (in bytes from the start), code (in words from the start), words of it, lanes, flags, bindings, parameters,
-details (in words). The details: each binding's buffer (WRITTEN when it is), each parameter (kind << 24 |
-index), then the polynomials of reach, of rounds and of each binding's bytes: terms, and for each the
-coefficient (low, high), the factors and their dims.
+details (in words). Rows of one name are forms of a kernel: the first is taken whose flags' features (bits in
+the order of FEATURES) the device has. The details: each binding's buffer (WRITTEN when it is), each parameter
+(kind << 24 | index), then the polynomials of reach, of rounds and of each binding's bytes: terms, and for
+each the coefficient (low, high), the factors and their dims.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Sequence
 
 from smelt.core.dim import Dim
 from smelt.targets.vulkan.emit import Part, monomials
+from smelt.targets.vulkan.features import FEATURES
 from smelt.targets.vulkan.spirv import text_words
 
 PACKAGE_MAGIC, ROW = 0x4B564D53, 8
-NEEDS_FLOAT64, ELASTIC = 1, 2
-WRITTEN = 1 << 31
+ELASTIC = WRITTEN = 1 << 31
 KINDS = {"buffer": 0, "dim": 1, "groups": 2, "low": 3, "high": 4}
 _MOST = (1 << 62) - 1
 
@@ -30,6 +31,7 @@ def module_bytes(p: Part) -> bytes:
 
 def packed(parts: Sequence[Part]) -> bytes:
     """The code of a unit."""
+    parts = [form for p in parts for form in (*p.better, p)]
     rows: list[int] = []
     tail: list[int] = []
     start = 2 + ROW * len(parts)
@@ -40,7 +42,8 @@ def packed(parts: Sequence[Part]) -> bytes:
         tail += _details(p)
         code = start + len(tail)
         tail += p.words
-        flags = (NEEDS_FLOAT64 if p.float64 else 0) | (ELASTIC if p.elastic else 0)
+        flags = sum(1 << n for n, name in enumerate(FEATURES) if name in p.features)
+        flags |= ELASTIC if p.elastic else 0
         rows += [name, code, len(p.words), p.lanes, flags, len(p.bindings), len(p.parameters), details]
     words = [PACKAGE_MAGIC, len(parts), *rows, *tail]
     return struct.pack(f"<{len(words)}I", *words)

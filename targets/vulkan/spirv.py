@@ -2,13 +2,16 @@
 
 A module is what Vulkan 1.1 takes: logical addressing, one entry point, structured control flow. Values
 have kinds, each with one SPIR-V type: 'b' bool, 'u' 32 bits (signed or not is said by the instruction),
-'w' the two halves of 64 bits (low, high), 'f' and 'd' floats of 32 and 64 bits. Only 'd' needs a feature.
+'w' the two halves of 64 bits (low, high), 'f' and 'd' floats of 32 and 64 bits. 'd' needs a feature, and so
+do the kinds that memory alone has: 's' and 'y', 16 and 8 bits, and 'h', a float of 16.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+
+from smelt.targets.vulkan.features import FEATURES, KEEPS_ZERO_INF_NAN
 
 SPIRV_MAGIC, SPIRV_VERSION, GENERATOR = 0x07230203, 0x00010300, 0
 
@@ -20,7 +23,8 @@ OPCODES = {
     "SpecConstant": 50, "SpecConstantComposite": 51, "Function": 54, "FunctionParameter": 55,
     "FunctionEnd": 56, "FunctionCall": 57, "Variable": 59, "Load": 61, "Store": 62, "AccessChain": 65,
     "Decorate": 71, "MemberDecorate": 72, "CompositeConstruct": 80, "CompositeExtract": 81,
-    "ConvertFToU": 109, "ConvertFToS": 110, "ConvertSToF": 111, "ConvertUToF": 112, "FConvert": 115,
+    "ConvertFToU": 109, "ConvertFToS": 110, "ConvertSToF": 111, "ConvertUToF": 112, "UConvert": 113,
+    "SConvert": 114, "FConvert": 115,
     "Bitcast": 124, "SNegate": 126, "FNegate": 127, "IAdd": 128, "FAdd": 129, "ISub": 130, "FSub": 131,
     "IMul": 132, "FMul": 133, "UDiv": 134, "SDiv": 135, "FDiv": 136, "UMod": 137, "UMulExtended": 151,
     "LogicalEqual": 164, "LogicalNotEqual": 165, "LogicalOr": 166, "LogicalAnd": 167, "LogicalNot": 168,
@@ -35,8 +39,8 @@ OPCODES = {
 GLSL = {
     "RoundEven": 2, "Trunc": 3, "FAbs": 4, "Floor": 8, "Ceil": 9, "Sqrt": 31, "FindUMsb": 75,
 }  # fmt: skip
-SHADER, FLOAT64_CAPABILITY = 1, 10
-FLOAT_CONTROLS, SIGNED_ZERO_INF_NAN, SIGNED_ZERO_MODE = "SPV_KHR_float_controls", 4466, 4461
+SHADER = 1
+FLOAT_CONTROLS, SIGNED_ZERO_INF_NAN = "SPV_KHR_float_controls", 4466
 """An extension, its capability and its execution mode: that -0, infinities and NaN are kept. The driver takes
 them out again for devices that do not promise it (adapt in vulkan_driver.c)."""
 
@@ -44,6 +48,9 @@ INPUT, WORKGROUP, PRIVATE, FUNCTION, PUSH_CONSTANT, STORAGE_BUFFER = 1, 4, 6, 7,
 SPEC_ID, BLOCK, ARRAY_STRIDE, BUILT_IN, ALIASED, COHERENT = 1, 2, 6, 11, 20, 23
 NON_WRITABLE, BINDING, DESCRIPTOR_SET, MEMBER_OFFSET, NO_CONTRACTION = 24, 33, 34, 35, 42
 NUM_WORKGROUPS, WORKGROUP_SIZE, WORKGROUP_ID, LOCAL_INVOCATION_ID = 24, 25, 26, 27
+
+NARROW_BYTES = {"s": 2, "y": 1, "h": 2}
+"""Of the kinds that memory alone has."""
 
 
 def text_words(text: str) -> list[int]:
@@ -66,7 +73,7 @@ class SpirvModule:
         self._globals: list[int] = []
         self._decorations: list[int] = []
         self._seen: dict[tuple[object, ...], int] = {}
-        self._capabilities = {SHADER}
+        self._features: set[str] = set()
         self._functions: list[list[int]] = []
         self._named: dict[str, int] = {}
         self.rounds: dict[str, int] = {}
@@ -116,8 +123,12 @@ class SpirvModule:
             case "f":
                 return self.declare("TypeFloat", 32)
             case "d":
-                self._capabilities.add(FLOAT64_CAPABILITY)
+                self.require("float64")
                 return self.declare("TypeFloat", 64)
+            case "s" | "y":
+                return self.declare("TypeInt", NARROW_BYTES[kind] * 8, 0)
+            case "h":
+                return self.declare("TypeFloat", 16)
         raise AssertionError(kind)
 
     def pointer(self, storage: int, to: int) -> int:
@@ -127,17 +138,18 @@ class SpirvModule:
         """An array as memory of a function or of a group holds it; it has no layout."""
         return self.declare("TypeArray", self.type(kind), self.constant("u", count))
 
-    def words_block(self, storage: int, count: int | None) -> int:
-        """The pointer to a struct of one array of 32-bit words; count None: as many as the buffer has."""
-        key = ("block", storage, count)
+    def block(self, storage: int, count: int | None, kind: str = "u") -> int:
+        """The pointer to a struct of one array of words, or of a kind that memory alone has; count None: as
+        many as the buffer has."""
+        key = ("block", storage, count, kind)
         if key in self._seen:
             return self._seen[key]
-        element = self.type("u")
+        element = self.type(kind)
         if count is None:
             words = self.declare("TypeRuntimeArray", element, again=True)
         else:
             words = self.declare("TypeArray", element, self.constant("u", count), again=True)
-        self.decorate(words, ARRAY_STRIDE, 4)
+        self.decorate(words, ARRAY_STRIDE, NARROW_BYTES.get(kind, 4))
         block = self.declare("TypeStruct", words, again=True)
         self.decorate(block, BLOCK)
         self._decorations += instruction("MemberDecorate", block, 0, MEMBER_OFFSET, 0)
@@ -203,20 +215,28 @@ class SpirvModule:
     def named(self, name: str) -> int | None:
         return self._named.get(name)
 
+    def require(self, feature: str) -> None:
+        """The module is for devices with this feature."""
+        self._features.add(feature)
+
     @property
-    def needs_float64(self) -> bool:
-        return FLOAT64_CAPABILITY in self._capabilities
+    def features(self) -> frozenset[str]:
+        """What a device must have, by the names of FEATURES."""
+        return frozenset(self._features)
 
     def words(self, entry: str, function: int, lanes: int, interface: Sequence[int]) -> list[int]:
         """The module, with one entry point. interface: its input variables."""
         head = [SPIRV_MAGIC, SPIRV_VERSION, GENERATOR, self._next, 0]
-        for capability in (*sorted(self._capabilities), SIGNED_ZERO_INF_NAN):
+        needs = [FEATURES[name] for name in FEATURES if name in self._features]
+        for capability in (SHADER, *(c for f in needs for c in f.capabilities), SIGNED_ZERO_INF_NAN):
             head += instruction("Capability", capability)
-        head += instruction("Extension", *text_words(FLOAT_CONTROLS))
+        for extension in (FLOAT_CONTROLS, *(f.extension for f in needs if f.extension)):
+            head += instruction("Extension", *text_words(extension))
         head += instruction("ExtInstImport", self.glsl, *text_words("GLSL.std.450"))
         head += instruction("MemoryModel", 0, 1)
         head += instruction("EntryPoint", 5, function, *text_words(entry), *interface)
-        head += instruction("ExecutionMode", function, SIGNED_ZERO_MODE, 32)
+        for mode, bits in ((KEEPS_ZERO_INF_NAN, 32), *(m for f in needs for m in f.modes)):
+            head += instruction("ExecutionMode", function, mode, bits)
         head += instruction("ExecutionMode", function, 17, lanes, 1, 1)
         body = [w for f in self._functions for w in f]
         return head + self._decorations + self._globals + body

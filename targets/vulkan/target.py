@@ -42,7 +42,8 @@ class VulkanDevice:
 
 def _dumps(parts: Sequence[Part]) -> base.Dumps:
     """A module each, for spirv-dis."""
-    return {f"{n:04}-{p.name[:80]}.spv": partial(module_bytes, p) for n, p in enumerate(parts)}
+    forms = [form for p in parts for form in (*p.better, p)]
+    return {f"{n:04}-{p.name[:80]}.spv": partial(module_bytes, p) for n, p in enumerate(forms)}
 
 
 def disassembled(code: bytes) -> str:

@@ -14,7 +14,8 @@ enum {
   VK_QUERY_POOL_CREATE = 11, VK_BUFFER_CREATE = 12, VK_SHADER_CREATE = 16, VK_CACHE_CREATE = 17, VK_STAGE_CREATE = 18, VK_PIPELINE_CREATE = 29,
   VK_PIPELINE_LAYOUT_CREATE = 30, VK_SET_LAYOUT_CREATE = 32, VK_POOL_CREATE = 33, VK_SET_ALLOCATE = 34, VK_WRITE_SET = 35,
   VK_COMMAND_POOL_CREATE = 39, VK_COMMAND_ALLOCATE = 40, VK_COMMAND_BEGIN = 42, VK_MEMORY_BARRIER = 46,
-  VK_PROPERTIES_2 = 1000059001, VK_FLOAT_CONTROLS_PROPERTIES = 1000197000,
+  VK_FEATURES_2 = 1000059000, VK_PROPERTIES_2 = 1000059001, VK_SMALL_TYPES = 1000082000, VK_STORAGE_16 = 1000083000, VK_STORAGE_8 = 1000177000,
+  VK_FLOAT_CONTROLS_PROPERTIES = 1000197000,
   VK_DISCRETE = 2, VK_QUEUE_COMPUTE = 2,
   VK_DEVICE_LOCAL = 1, VK_HOST_VISIBLE = 2, VK_HOST_COHERENT = 4, VK_HOST_CACHED = 8,
   VK_USAGE_ALL = 1 | 2 | 32, /* transfer from and to, storage */
@@ -47,8 +48,13 @@ typedef struct {
 } vk_limits;
 typedef struct { uint32_t api, driver, vendor, device, kind; char name[256]; uint8_t cache_id[16]; vk_limits limits; } vk_properties;
 typedef struct { int32_t type; void *next; vk_properties properties; } vk_properties_2;
-typedef struct { int32_t type; void *next; uint32_t independence[2], keeps_zero_inf_nan_16, keeps_zero_inf_nan_32, rest[13]; } vk_float_controls;
-typedef struct { uint32_t before[39], float64, int64, rest[14]; } vk_features;
+typedef struct { int32_t type; void *next; uint32_t independence[2], keeps_zero_inf_nan_16, keeps_zero_inf_nan_32, keeps_zero_inf_nan_64, keeps_subnormals_16,
+  subnormals[5], rounds_to_even_16, rest[5]; } vk_float_controls;
+typedef struct { uint32_t before[39], float64, int64, int16, rest[13]; } vk_features;
+typedef struct { int32_t type; void *next; vk_features features; } vk_features_2;
+typedef struct { int32_t type; void *next; uint32_t buffers, uniforms, pushed, stages; } vk_storage_16;
+typedef struct { int32_t type; void *next; uint32_t buffers, uniforms, pushed; } vk_storage_8;
+typedef struct { int32_t type; void *next; uint32_t float16, int8; } vk_small_types;
 typedef struct { uint32_t flags, count, timestamp_bits, granularity[3]; } vk_queue_family;
 typedef struct { uint32_t n_types; struct { uint32_t flags, heap; } types[32]; uint32_t n_heaps; struct { uint64_t bytes; uint32_t flags; } heaps[16]; } vk_memories;
 typedef struct { int32_t type; const void *next; uint32_t flags, family, count; const float *priorities; } vk_queue_create;
@@ -92,7 +98,7 @@ typedef struct { int32_t type; const void *next; uint32_t flags; int32_t kind; u
   X(int32_t, vkEnumeratePhysicalDevices, (vk_handle, uint32_t *, vk_handle *))                                          \
   X(void, vkGetPhysicalDeviceProperties, (vk_handle, vk_properties *))                                                  \
   X(void, vkGetPhysicalDeviceProperties2, (vk_handle, vk_properties_2 *))                                               \
-  X(void, vkGetPhysicalDeviceFeatures, (vk_handle, vk_features *))                                                      \
+  X(void, vkGetPhysicalDeviceFeatures2, (vk_handle, vk_features_2 *))                                                   \
   X(void, vkGetPhysicalDeviceQueueFamilyProperties, (vk_handle, uint32_t *, vk_queue_family *))                         \
   X(void, vkGetPhysicalDeviceMemoryProperties, (vk_handle, vk_memories *))                                              \
   X(int32_t, vkEnumerateDeviceExtensionProperties, (vk_handle, const char *, uint32_t *, vk_extension *))               \

@@ -2,17 +2,19 @@
  * What the device's driver has compiled is kept for the next process. */
 #ifndef SMELT_VULKAN_PIPELINES_H
 #define SMELT_VULKAN_PIPELINES_H
-#include "vulkan_unit.h"
+#include "vulkan_features.h"
 
-/* The module for this device: without float controls where there are none, and with as many bindings as there are. */
+/* The module for this device: without the float controls that it does not promise, and with as many bindings as there are. */
 static uint32_t adapt(const vk_unit *u, const uint32_t *code, uint32_t words, uint32_t *out, uint32_t shared, uint32_t parameters) {
-  enum { OP_EXTENSION = 10, OP_MODE = 16, OP_CAPABILITY = 17, OP_DECORATE = 71, KEEPS_CAPABILITY = 4466, KEEPS_MODE = 4461, BINDING = 33, HEAD = 5 };
+  enum { OP_EXTENSION = 10, OP_MODE = 16, OP_CAPABILITY = 17, OP_DECORATE = 71, KEEPS_CAPABILITY = 4466, KEEPS_MODE = 4461, BINDING = 33, HEAD = 5,
+         SUBNORMALS_CAPABILITY = 4464, SUBNORMALS_MODE = 4459 };
   uint32_t n = HEAD;
   memcpy(out, code, HEAD * sizeof *out);
   for (uint32_t i = HEAD, length; i < words && (length = code[i] >> 16); i += length) {
     uint32_t op = code[i] & 0xFFFF;
-    int floats = op == OP_EXTENSION || (op == OP_CAPABILITY && code[i + 1] == KEEPS_CAPABILITY) || (op == OP_MODE && code[i + 2] == KEEPS_MODE);
-    if (floats && !u->float_controls) continue;
+    uint32_t about = op == OP_MODE ? code[i + 2] : op == OP_CAPABILITY ? code[i + 1] : 0;
+    int floats = (op == OP_EXTENSION && !strcmp((const char *)(code + i + 1), "SPV_KHR_float_controls")) || about == KEEPS_CAPABILITY || about == KEEPS_MODE;
+    if ((floats && !u->float_controls) || ((about == SUBNORMALS_CAPABILITY || about == SUBNORMALS_MODE) && !u->keeps_subnormals_16)) continue;
     memcpy(out + n, code + i, length * sizeof *out);
     if (op == OP_DECORATE && code[i + 2] == BINDING)
       out[n + 3] = code[i + 3] == parameters ? (parameters < shared + 1 ? parameters : shared + 1) : code[i + 3] < shared ? code[i + 3] : shared;
@@ -77,8 +79,8 @@ static int is_of_device(const vk_unit *u, const void *data, size_t bytes) {
 static void describe(const vk_unit *u, char *key, size_t room) {
   char id[2 * sizeof u->cache_id + 1];
   for (size_t i = 0; i < sizeof u->cache_id; i++) snprintf(id + 2 * i, 3, "%02x", u->cache_id[i]);
-  snprintf(key, room, "%s|%x|%x|%x|%s|%u|%u|%u", u->name, (unsigned)u->vendor, (unsigned)u->device_id, (unsigned)u->driver_version, id,
-           (unsigned)u->most_lanes, (unsigned)u->most_bindings, (unsigned)u->float_controls);
+  snprintf(key, room, "%s|%x|%x|%x|%s|%u|%u|%u|%x", u->name, (unsigned)u->vendor, (unsigned)u->device_id, (unsigned)u->driver_version, id,
+           (unsigned)u->most_lanes, (unsigned)u->most_bindings, (unsigned)u->float_controls, (unsigned)u->features);
 }
 
 static int32_t create_cache(smelt_rt *rt, vk_unit *u, const char *key) {

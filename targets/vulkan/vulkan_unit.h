@@ -1,4 +1,4 @@
-/* vulkan_unit.h: a unit of Vulkan, and its opening: the loader, a device with the features that the kernels need, its memory types. */
+/* vulkan_unit.h: a unit of Vulkan, and what its opening begins with: the loader, a device, its memory types, the package. */
 #ifndef SMELT_VULKAN_UNIT_H
 #define SMELT_VULKAN_UNIT_H
 #include "driver.h"
@@ -12,7 +12,8 @@ static const char CODES[] = "codes to -1000 are VkResult's (vulkan_core.h); -100
                             "than maxStorageBufferRange, -1003: too many groups, -1004: more rounds of loops than llvmpipe runs, "
                             "which stops after 65535 and says nothing; use smaller shapes or compile without +vulkan";
 
-enum { MAGIC = 0x4B564D53, ROW = 8, FLOAT64 = 1, ELASTIC = 2 };
+enum { MAGIC = 0x4B564D53, ROW = 8 };
+#define ELASTIC 0x80000000u /* beside the bits of features in a row's flags */
 enum { MAX_BOUND = 96, PUSHED_WORDS = 32, MAX_RANGES = 64, MAX_RECORDED = 4096, POOL_SETS = 256, POOL_BUFFERS = 2048 };
 enum { MOST_TIMED = 64, RING = 4, MARKS = 64 };
 enum { STAGING_BYTES = 1 << 20, ROUND = 1 << 12, LLVMPIPE_ROUNDS = 65535 };
@@ -85,7 +86,7 @@ typedef struct {
   void *(*find)(vk_handle, const char *);
   const smelt_model_desc *model;
   const smelt_unit_desc *desc;
-  uint32_t unit, family, memory_type, staging_type, float_controls, most_bindings, most_lanes, most_groups[3];
+  uint32_t unit, family, memory_type, staging_type, features, float_controls, keeps_subnormals_16, most_bindings, most_lanes, most_groups[3];
   int32_t visible; /* the host sees the device's memory */
   uint64_t most_range, alignment, most_rounds;
   vk_handle instance, physical, device, queue;
@@ -262,52 +263,6 @@ static int has_extension(const vk_unit *u, const char *name) {
   return found;
 }
 
-static int32_t create_device(smelt_rt *rt, vk_unit *u) {
-  static const char *const controls = "VK_KHR_shader_float_controls";
-  vk_float_controls floats = {.type = VK_FLOAT_CONTROLS_PROPERTIES};
-  vk_properties_2 properties = {.type = VK_PROPERTIES_2};
-  int extension = has_extension(u, controls) && weaker("controls", 1);
-  properties.next = extension ? &floats : NULL;
-  u->vk.vkGetPhysicalDeviceProperties2(u->physical, &properties);
-  const vk_limits *limits = &properties.properties.limits;
-  u->vendor = properties.properties.vendor, u->device_id = properties.properties.device, u->driver_version = properties.properties.driver;
-  memcpy(u->cache_id, properties.properties.cache_id, sizeof u->cache_id);
-  u->float_controls = extension && floats.keeps_zero_inf_nan_32;
-  u->most_bindings = limits->max_stage_buffers < limits->max_set_buffers ? limits->max_stage_buffers : limits->max_set_buffers;
-  u->most_bindings = weaker("bindings", u->most_bindings < MAX_BOUND ? u->most_bindings : MAX_BOUND);
-  u->most_range = weaker("range", limits->max_storage_range);
-  u->alignment = limits->storage_alignment ? limits->storage_alignment : 1;
-  u->most_lanes = weaker("lanes", limits->max_invocations < limits->max_group_size[0] ? limits->max_invocations : limits->max_group_size[0]);
-  u->most_rounds = strncmp(u->name, "llvmpipe", 8) ? UINT64_MAX : LLVMPIPE_ROUNDS;
-  for (int i = 0; i < 3; i++) u->most_groups[i] = weaker("groups", limits->max_groups[i]);
-  choose_memory(u, &properties.properties);
-  u->family = compute_family(u, u->physical);
-  u->timestamp_bits = timestamp_bits(u);
-  u->timestamp_ns = u->timestamp_bits ? limits->timestamp_ns : 0;
-  vk_features has, enabled;
-  u->vk.vkGetPhysicalDeviceFeatures(u->physical, &has);
-  memset(&enabled, 0, sizeof enabled);
-  enabled.float64 = has.float64 && weaker("float64", 1);
-  for (uint32_t i = 0; i < u->package[1]; i++) {
-    const part_row *part = (const part_row *)(u->package + 2) + i;
-    if (part->lanes > u->most_lanes && !(part->flags & ELASTIC))
-      return rt_error(rt, SMELT_UNSUPPORTED, "Vulkan device '%s' has groups of %u invocations, kernel '%.256s' needs %u; place it on the cpu", u->name,
-                      (unsigned)u->most_lanes, (const char *)u->package + part->name, (unsigned)part->lanes);
-    if (part->flags & FLOAT64 && !enabled.float64)
-      return rt_error(rt, SMELT_UNSUPPORTED,
-                      "Vulkan device '%s' lacks the feature shaderFloat64, which kernel '%.256s' needs; compute in float32, or place it "
-                      "on the cpu", u->name, (const char *)u->package + part->name);
-  }
-  float priority = 1;
-  vk_queue_create queue = {.type = VK_QUEUE_CREATE, .family = u->family, .count = 1, .priorities = &priority};
-  vk_device_create create = {.type = VK_DEVICE_CREATE, .n_queues = 1, .queues = &queue, .extensions = &controls, .features = &enabled};
-  create.n_extensions = extension != 0;
-  int32_t code = u->vk.vkCreateDevice(u->physical, &create, NULL, &u->device);
-  if (code) return vk_failed(rt, u, "vkCreateDevice", code);
-  u->vk.vkGetDeviceQueue(u->device, u->family, 0, &u->queue);
-  return SMELT_OK;
-}
-
 /* A copy, as its modules are changed for the device, and words have to be aligned. */
 static int32_t read_package(smelt_rt *rt, vk_unit *u) {
   uint64_t bytes = u->desc->code_bytes;
@@ -316,7 +271,7 @@ static int32_t read_package(smelt_rt *rt, vk_unit *u) {
   memcpy(u->package, u->desc->code, (size_t)bytes);
   if (bytes < 8 || u->package[0] != MAGIC)
     return rt_error(rt, SMELT_INTERNAL, "model '%s' has no SPIR-V where its kernels should be; compile it again", u->model->name);
-  uint32_t n = u->package[1], next = 0, most_bindings = 1, most_parameters = 1;
+  uint32_t n = u->package[1], most_bindings = 1, most_parameters = 1;
   for (uint32_t i = 0; i < n; i++) {
     const part_row *part = (const part_row *)(u->package + 2) + i;
     if (part->n_bindings > most_bindings) most_bindings = part->n_bindings;
@@ -327,15 +282,6 @@ static int32_t read_package(smelt_rt *rt, vk_unit *u) {
   u->words = calloc(most_parameters, sizeof *u->words);
   if (!u->tensors || !u->used || !u->words)
     return rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for the kernels of a Vulkan device; close others");
-  for (uint32_t i = 0; i < u->model->n_kernels; i++) {
-    if ((uint32_t)u->model->kernels[i].unit != u->unit) continue;
-    for (uint32_t tries = 0; tries < n && !u->kernels[i].row; tries++, next = (next + 1) % n) {
-      const part_row *part = (const part_row *)(u->package + 2) + next;
-      if (!strcmp((const char *)u->package + part->name, u->model->kernels[i].name)) u->kernels[i].row = (const uint32_t *)part;
-    }
-    if (!u->kernels[i].row)
-      return rt_error(rt, SMELT_INTERNAL, "model '%s' has no module for kernel '%s'; compile it again", u->model->name, u->model->kernels[i].name);
-  }
   return SMELT_OK;
 }
 #endif

@@ -420,6 +420,7 @@ from scheduled_trees import TREES
 from smelt.core.ir.text import parse_kernel
 from vulkan_run import OnVulkan
 from test_vulkan_driver import *
+from test_vulkan_forms import SHARED
 for name in ("mixed-widths", "lane-sums", "halves"):
     text, sizes = TREES[name]
     kernel = parse_kernel(text)
@@ -431,6 +432,11 @@ kernel = sums_of(40, u8)
 built = OnVulkan(kernel)
 built(inputs(kernel, {"n": 7}), {"n": 7})
 built.session.close()
+for dtype in ("f16", "bf16", "i8", "bool"):
+    kernel = parse_kernel(SHARED.format(dtype))
+    built = OnVulkan(kernel)
+    built(inputs(kernel, {"n": 7}), {"n": 7})
+    built.session.close()
 session = Session(list(emit_parts([parse_kernel(DOUBLE)]).values()), [2])
 test_more_submits_than_command_buffers(session)
 test_a_point_is_reached_with_its_reads(session)
@@ -440,7 +446,7 @@ print("end")
 """
     for weak in ("", "visible=0,bindings=4,groups=3"):
         env = {"VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation", "PYTHONPATH": PATH}
-        env["SMELT_VULKAN_WEAK"] = weak
+        env |= {"SMELT_VULKAN_WEAK": weak, "SMELT_VULKAN_TRUST": "halves"}
         done = subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True
         )

@@ -26,7 +26,8 @@ CONTROL_BARRIER = OPCODES["ControlBarrier"]
 def check(kernel: Kernel, sizes: tuple[dict[str, int], ...]) -> OnVulkan:
     built = check_tree(OnVulkan, kernel, sizes)
     for p in built.parts:
-        valid(p.words)
+        for form in (*p.better, p):
+            valid(form.words)
     return built
 
 
