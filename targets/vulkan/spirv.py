@@ -41,7 +41,7 @@ GLSL = {
 }  # fmt: skip
 SHADER = 1
 FLOAT_CONTROLS, SIGNED_ZERO_INF_NAN = "SPV_KHR_float_controls", 4466
-"""An extension, its capability and its execution mode: that -0, infinities and NaN are kept. The driver takes
+"""An extension and its capability: that -0, infinities and NaN are kept. The driver takes
 them out again for devices that do not promise it (adapt in vulkan_driver.c)."""
 
 INPUT, WORKGROUP, PRIVATE, FUNCTION, PUSH_CONSTANT, STORAGE_BUFFER = 1, 4, 6, 7, 9, 12

@@ -49,6 +49,10 @@ net (double[n, 3] x, float16[n, 3] h, uint8[n, 3] u, int64[n, 3] i, int8[n, 3] s
 """
 
 
+FORMS_OF_DEVICES = ("", "int8=0,int16=0,halves=0", "storage8=0,storage16=0,int8=0,int16=0,halves=0")
+"""For SMELT_VULKAN_WEAK: devices that take each form of kernels, the best first."""
+
+
 def uniform(*shape: int) -> Array:
     return np.random.default_rng(3).uniform(-1, 1, shape).astype(np.float32)
 
@@ -103,6 +107,37 @@ def test_a_device_without_doubles_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SMELT_VULKAN_WEAK", "float64=0")
     with pytest.raises(SmeltError, match="lacks the feature shaderFloat64"):
         smelt.load(bundle)
+
+
+HALVES = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float16[n, 96] x, int8[n, 96] s) => (float16[n, 80] y, int8[n, 96] t)
+{
+  a = MatMul (x, weight)
+  y = Relu (a)
+  t = Abs (s)
+}
+"""
+
+
+def test_numbers_of_8_and_16_bits_on_devices_with_and_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bundle; a session takes the forms that its device has."""
+    model = onnx.parser.parse_model(HALVES)
+    weight = (uniform(96, 80) / 4).astype(np.float16)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
+    bundle = smelt.compile(model.SerializeToString(), target="x86+vulkan", output=tmp_path / "b")
+    monkeypatch.setenv("SMELT_VULKAN_TRUST", "halves")
+    for weak in FORMS_OF_DEVICES:
+        monkeypatch.setenv("SMELT_VULKAN_WEAK", weak)
+        session = smelt.load(bundle)
+        for n in (1, 33):
+            x, s = uniform(n, 96).astype(np.float16), (100 * uniform(n, 96)).astype(np.int8)
+            y, t = session.run(None, {"x": x, "s": s})
+            want = np.maximum(x.astype(np.float32) @ weight.astype(np.float32), 0)
+            np.testing.assert_allclose(y.astype(np.float32), want, rtol=1e-3, atol=1e-5)
+            np.testing.assert_array_equal(t, np.abs(s))
 
 
 ATTENTION = """
