@@ -15,6 +15,7 @@ from device_trees import IN_STEP, in_step
 from naive_kernels import Shape, check, op_kernel, random_inputs
 from strategy_kernels import KERNELS
 
+from smelt.core.dtype import f16
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.interp_lanes import run_lanes
 from smelt.core.ir.kernel import Loop, walk
@@ -136,6 +137,17 @@ def test_blocks_of_halves_that_are_floats_in_shared_memory(room: int) -> None:
     (blocks,) = [s for s in kernel.body if any(x.var == "k1.m.o" for x in walk((s,)) if isinstance(x, Loop))]
     shared = [b for b in local_buffers((blocks,)) if b.space == "shared"]
     assert 4 * sum(math.prod(n.const for n in b.shape) for b in shared) <= room
+
+
+@pytest.mark.parametrize(("room", "times"), [(20 << 10, 2), (16 << 10, 1)])
+def test_tiles_are_there_twice_where_there_is_room_for_what_they_hold(room: int, times: int) -> None:
+    """Of halves that are floats in shared memory, 10 KiB: twice in 20, and once in 16."""
+    product = op_kernel("matmul", [("m", 512), (512, 256)], ("m", 256), dtypes=[f16, f16])
+    machine = replace(WIDE, held_bytes=4, shared_bytes=room)
+    kernel = draft(product, machine).kernel
+    verify_kernel(kernel, "scheduled", machine=machine)
+    tiles = [b for b in local_buffers(kernel.body) if b.name in ("a.tile", "b.tile")]
+    assert sum(math.prod(n.const for n in b.shape) for b in tiles) * 4 == times * 10 << 10
 
 
 def test_tiles_of_real_limits() -> None:
