@@ -74,6 +74,16 @@ static int32_t lacking(smelt_rt *rt, const vk_unit *u, const part_row *part) {
                   kernel);
 }
 
+static int has_features(const vk_unit *u, const part_row *part) { return !(part->flags & ~(ELASTIC | u->features)); }
+
+/* The next form of the same kernel whose features the device has; NULL: none. */
+static const part_row *next_form(const vk_unit *u, const part_row *part) {
+  const char *text = (const char *)u->package;
+  for (const part_row *p = part + 1; p < row_at(u, u->package[1]) && !strcmp(text + p->name, text + part->name); p++)
+    if (has_features(u, p)) return p;
+  return NULL;
+}
+
 /* Of the forms of each kernel the first whose features the device has. */
 static int32_t choose_forms(smelt_rt *rt, vk_unit *u) {
   uint32_t n = u->package[1], next = 0;
@@ -84,7 +94,7 @@ static int32_t choose_forms(smelt_rt *rt, vk_unit *u) {
       const part_row *part = row_at(u, next);
       if (strcmp((const char *)u->package + part->name, u->model->kernels[i].name)) continue;
       last = part;
-      if (!(part->flags & ~(ELASTIC | u->features))) u->kernels[i].row = (const uint32_t *)part;
+      if (has_features(u, part)) u->kernels[i].row = (const uint32_t *)part;
     }
     if (!last) return rt_error(rt, SMELT_INTERNAL, "model '%s' has no module for kernel '%s'; compile it again", u->model->name, u->model->kernels[i].name);
     if (!u->kernels[i].row) return lacking(rt, u, last);

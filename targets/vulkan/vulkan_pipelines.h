@@ -127,6 +127,11 @@ static int32_t create_pipelines(smelt_rt *rt, vk_unit *u) {
   for (uint32_t i = 0; !status && i < u->model->n_kernels; i++) {
     if (!u->kernels[i].row) continue;
     int32_t code = create_pipeline(u, &u->kernels[i]);
+    const part_row *next = NULL; /* drivers may refuse what they say they have */
+    while (code && (next = next_form(u, (const part_row *)u->kernels[i].row))) {
+      u->kernels[i].row = (const uint32_t *)next;
+      code = create_pipeline(u, &u->kernels[i]);
+    }
     if (code) status = refused(rt, u, &u->kernels[i], code);
   }
   if (!status && !u->cache_found) keep_cache(rt, u, key);

@@ -37,6 +37,17 @@ net (float[n, 16] x) => (float[n, 16] y)
   y = Softmax (c)
 }
 """
+HALVES = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[n, 16] x) => (float[n, 16] y)
+{
+  h = Cast <to = 10> (x)
+  k = Cast <to = 10> (m)
+  a = MatMul (h, k)
+  b = Cast <to = 1> (a)
+  y = Softmax (b)
+}
+"""
 ENDLESS = """
 <ir_version: 8, opset_import: ["" : 17]>
 net (float[1] x, float n) => (float y)
@@ -111,10 +122,11 @@ def path_of(soname: str) -> str:
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model for each device, with and without code for the CPU, and one that runs for hours."""
     made = tmp_path_factory.mktemp("bundles")
-    model = onnx.parser.parse_model(MODEL)
     weight = np.random.default_rng(1).standard_normal((16, 16)).astype(np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "m"))
-    onnx.save(model, made / "model.onnx")
+    for name, text in (("model", MODEL), ("halves", HALVES)):
+        model = onnx.parser.parse_model(text)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "m"))
+        onnx.save(model, made / f"{name}.onnx")
     onnx.save(onnx.parser.parse_model(ENDLESS), made / "endless.onnx")
     return made
 
@@ -180,6 +192,19 @@ def test_a_kernel_that_a_driver_refuses(
     ]
     assert all(str(p.with_suffix("")) in said[0] and p.stat().st_size for p in kept)
     assert run(bundle(bundles, device, True), "0,1", shims[device], **refused)[0].startswith("ran on the cpu")
+
+
+@needs_vulkan
+@pytest.mark.parametrize(("weak", "forms"), [("halves=0", 2), ("halves=0,storage16=0", 1)])
+def test_another_form_of_a_kernel_that_a_driver_refuses(
+    weak: str, forms: int, shims: dict[str, tuple[Path, str]], bundles: Path, tmp_path: Path
+) -> None:
+    """The next one that the device has; an error where there is none left."""
+    built = bundle(bundles, "vulkan", name="halves")
+    env = {"REFUSES": "k_matmul", "SMELT_CACHE": str(tmp_path), "SMELT_VULKAN_WEAK": weak}
+    for refusals in (forms - 1, forms):
+        said = run(built, "0,1", shims["vulkan"], REFUSALS=str(refusals), **env)[0]
+        assert said.startswith("ran on the device" if refusals < forms else "device: "), said
 
 
 @needs_opencl

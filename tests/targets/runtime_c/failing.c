@@ -3,6 +3,7 @@
  *
  *   FAILS_AFTER=n   so many submits (Vulkan) or launches (OpenCL) succeed, then the device is lost
  *   REFUSES=name    this kernel is compiled by nobody
+ *   REFUSALS=n      or, by Vulkan's, after so many tries
  *
  * x86-64 alone: functions that are passed on are jumps. */
 #define _GNU_SOURCE
@@ -40,8 +41,10 @@ static int32_t submit_or_fail(void *queue, uint32_t n, const void *what, uint64_
   return fails() ? DEVICE_LOST : submit(queue, n, what, fence);
 }
 static int32_t create_or_fail(void *device, uint64_t cache, uint32_t n, const pipeline *what, const void *a, uint64_t *out) {
-  const char *name = getenv("REFUSES");
-  return name && !strcmp(what->stage.name, name) ? NO_SHADER : create(device, cache, n, what, a, out);
+  static int refusals;
+  const char *name = getenv("REFUSES"), *most = getenv("REFUSALS");
+  int refuses = name && !strcmp(what->stage.name, name) && (!most || refusals++ < atoi(most));
+  return refuses ? NO_SHADER : create(device, cache, n, what, a, out);
 }
 
 void *vkGetInstanceProcAddr(void *instance, const char *name) {
