@@ -358,7 +358,7 @@ def test_dumps_are_compiled_again(folder: Path, tmp_path: Path) -> None:
     assert set(re.findall(r"\d\d-\w+\.smelt", text)) <= {*made}
     (typed,) = re.findall(r"`(smelt opt dir/.*?)`", text)
     run(typed, tmp_path)
-    for source in ("dir/09-patterns.smelt", "dir/27-schedule.smelt"):
+    for source in ("dir/09-patterns.smelt", "dir/28-schedule.smelt"):
         run(f"smelt compile {source} -o again", tmp_path)
         assert (tmp_path / "again" / "manifest.json").read_bytes() == (
             tmp_path / "out" / "manifest.json"

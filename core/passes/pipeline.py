@@ -26,6 +26,7 @@ from smelt.core.passes.whole_graph.libraries import libraries
 from smelt.core.passes.whole_graph.patterns import patterns
 from smelt.core.passes.whole_graph.phases import phases
 from smelt.core.passes.whole_graph.regions import regions
+from smelt.core.passes.whole_graph.tables import tables
 from smelt.core.passes.whole_graph.winograd import winograd
 
 PIPELINE: tuple[Pass, ...] = (
@@ -47,6 +48,8 @@ PIPELINE: tuple[Pass, ...] = (
     # after patterns, which fold norms into weights; before layout, which moves channels
     Pass("phases", phases, kind=SUMS),
     Pass("expand", expand, level=0),  # after patterns: they see whole norms; before layout: it sees parts
+    # after expand, whose parts may multiply; before layout, which looks at the products that stay
+    Pass("tables", tables, kind=SUMS),
     Pass("fold", fold, kind=SUMS),  # patterns and expansions leave constants to compute
     Pass("canonical", canonical, kind=ROUNDING),
     Pass("layout", layout, kind=SUMS, asks=vectors),  # before fuse: it decides what is read in which order

@@ -157,7 +157,7 @@ def test_opt_writes_what_compile_goes_on_from(
     assert smelt.compile(last, output=tmp_path / "again").digest == digest
     capfd.readouterr()
     assert main(["opt", str(last), "-p", "schedule"]) == 0
-    assert capfd.readouterr().out == (folder / "27-schedule.smelt").read_text()
+    assert capfd.readouterr().out == (folder / "28-schedule.smelt").read_text()
 
 
 def test_an_edited_module_is_another_model(dumped: Callable[..., tuple[Path, str]], tmp_path: Path) -> None:
