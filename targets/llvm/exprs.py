@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import TypeAlias
 
 from smelt.core.dim import Dim, sym, to_dim
@@ -29,7 +30,7 @@ from smelt.core.ir.rewrite import free_symbols
 from smelt.core.schedule.view import flat_stride
 from smelt.targets.llvm.ahead import Ahead
 from smelt.targets.llvm.builder import FunctionBuilder, Value, type_text
-from smelt.targets.llvm.index import Env, Indexer, Lanes, Split, moves
+from smelt.targets.llvm.index import LONGEST_APART, Env, Indexer, Lanes, Split, in_whole_rows, moves
 from smelt.targets.llvm.intrinsics import emit
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.registers import Registers, pieces, reduces_over
@@ -351,7 +352,19 @@ class Exprs:
             return self._load_one(m, e, self.lanes)
         if split is not None and split[0] == 0 and not e.guard:
             return self._load_alone(m, e)
+        if split is not None and not e.guard and in_whole_rows(m.buffer.shape, split):
+            return self._load_apart(m, split)
         return self.by_lane(e)
+
+    def _load_apart(self, m: BufferMemory, split: Split) -> Value:
+        """An element of each of some neighbouring rows: all of these rows are read, once for all their
+        elements, and taken apart in registers."""
+        step, const, parts = split
+        dtype, at = m.buffer.dtype, const % step
+        first = self.at(self._advance(m.pointer, parts, dtype.bytes), (const - at) * dtype.bytes)
+        rows = self.read_raw(m, first, storage_elem(dtype), self.lanes * step)
+        picked = self.b.shuffle(rows, None, range(at, self.lanes * step, step))
+        return self.from_storage(picked, dtype)
 
     def _load_alone(self, m: BufferMemory, e: Load) -> Value:
         """An element that all lanes read."""
@@ -535,6 +548,13 @@ class Exprs:
             return step(carried)
         axis = axes[0]
         assert not self.differs(axis.extent), f"extent of {axis.var} differs between lanes"
+        if self.lanes and all(a.extent.is_const for a in axes):
+            sizes = [a.extent.const for a in axes]
+            if prod(sizes) <= LONGEST_APART:  # written out, so that `_load_apart` knows each element's place
+                for place in _positions(sizes):
+                    with self.bind({a.var: k for a, k in zip(axes, place, strict=True)}):
+                        carried = step(carried)
+                return carried
         count = self.index.value(axis.extent, self.env)
         count = self.unless_idle(count, axis.extent, axes_needed(axes[1:]))
         nonzero = count.low is not None and count.low > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,6 +10,9 @@ from smelt.core.diag import SmeltError
 from smelt.core.dim import Atom, Dim, FloorDiv, Max, Min, Mod, SymbolAtom
 from smelt.core.dim.atoms import Mono
 from smelt.targets.llvm.builder import FunctionBuilder, Value
+
+LONGEST_APART = 8
+"""Elements of rows that are read whole and taken apart: as many vectors live at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +430,17 @@ class Indexer:
         if made.low is None:
             made.low, made.high = v.low, v.high
         return made
+
+
+def in_whole_rows(shape: Sequence[Dim], split: Split) -> bool:
+    """Whether lanes step by rows of a few elements, each of which lies whole in a buffer of that shape."""
+    step, _, parts = split
+    row = 1
+    for n in reversed(shape):
+        if row >= step or not n.is_const:
+            break
+        row *= n.const
+    return 1 < step <= LONGEST_APART and row == step and all(coef % step == 0 for coef, _ in parts)
 
 
 def bounds(n: Number) -> tuple[int | None, int | None]:

@@ -280,6 +280,9 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "layer-norm-2": (op_kernel("layer_norm", [("m", 3, 7), (3, 7), (3, 7)], ("m", 3, 7), {"axis": 1, "epsilon": 1e-5}), "", ({"m": 3},)),
     "layer-norm-and-a-row": (op_kernel("layer_norm", [("m", 3, 7)], ("m", 3, 7), {"axis": 1, "epsilon": 1e-5}, epilogue=_bias, extra=[(7,)]), "", ({"m": 2},)),
     "argmax": (op_kernel("argmax", [("p", "q")], ("p",), {"axis": 1, **_SUM}, out_dtype=i64), "", ({"p": 3, "q": 5},)),
+    "argmax-of-4": (op_kernel("argmax", [("p", 4)], ("p",), {"axis": 1, **_SUM}, out_dtype=i64), "", ({"p": 37}, {"p": 1}, {"p": 0})),
+    "sum-of-2x3": (op_kernel("reduce_sum", [("p", 5, 2, 3)], ("p", 5), {"axes": (2, 3), **_SUM}), "", ({"p": 9}, {"p": 0})),
+    "max-of-3-bytes": (op_kernel("reduce_max", [(140, 3)], (140,), {"axes": (1,), **_SUM}, dtypes=[u8]), "", ({},)),
     **{
         f"sum-{''.join(map(str, axes))}": (
             op_kernel(
@@ -296,6 +299,7 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "tanh": (op_kernel("tanh", [(5, 100)], (5, 100)), "", ({},)),
     "large": (op_kernel("tanh", [("n",)], ("n",)), "", ({"n": 1500},)),
     "transpose": (op_kernel("transpose", [("n", "h", "w", 3)], ("n", 3, "h", "w"), {"perm": (0, 3, 1, 2)}), "", _IMAGE),
+    "transpose-3-bytes": (op_kernel("transpose", [("n", 50, 3)], ("n", 3, 50), {"perm": (0, 2, 1)}, dtypes=[u8]), "", ({"n": 2}, {"n": 0})),
     "transpose-2d": (op_kernel("transpose", [("m", "n")], ("n", "m"), {"perm": (1, 0)}), "", ({"m": 21, "n": 19}, {"m": 3, "n": 40}, {"m": 0, "n": 2})),
     "known-multiple": (op_kernel("tanh", [("n",)], ("n",)).with_(dims=(DimParam("n", 0, None, 64),)), "", ({"n": 128}, {"n": 0})),
     "known-multiple-of-2": (op_kernel("sqrt", [("n",)], ("n",)).with_(dims=(DimParam("n", 0, None, 2),)), "", ({"n": 4102}, {"n": 14})),

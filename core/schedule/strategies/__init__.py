@@ -21,6 +21,7 @@ from smelt.core.schedule.strategies.lanes import over_lanes
 from smelt.core.schedule.strategies.recurrence import recurrence
 from smelt.core.schedule.strategies.reduction import columns, gathered_rows, rows
 from smelt.core.schedule.strategies.row_product import row_product
+from smelt.core.schedule.strategies.short_rows import short_rows
 from smelt.core.schedule.tree import ScheduleError, chain
 
 Strategy: TypeAlias = Callable[[Draft, str], None]
@@ -28,9 +29,10 @@ Strategy: TypeAlias = Callable[[Draft, str], None]
 # A strategy refuses (ScheduleError) nests that are not its kind; its steps are then taken back.
 # Order: contraction before columns, whose trees would also fit a matrix product; rows before columns,
 # because a row kernel's reductions follow no contiguous loop; gathered rows take what is neither.
-# Row products before all of these, which they ask about the two nests that they make.
+# Row products before all of these, which they ask about the two nests that they make. Short rows before rows,
+# whose vectors lie along a row.
 STRATEGIES: tuple[Strategy, ...] = (
-    elementwise, row_product, contraction, rows, columns, gathered_rows, recurrence, outer_groups,
+    elementwise, row_product, contraction, short_rows, rows, columns, gathered_rows, recurrence, outer_groups,
 )  # fmt: skip
 
 # What serves machines whose lanes run in step is asked first; it refuses others. What it leaves, and whatever

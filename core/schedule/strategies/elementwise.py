@@ -12,6 +12,7 @@ from smelt.core.schedule.strategies.lanes import FEW_GROUPS
 from smelt.core.schedule.strategies.reduction import (
     HEAVY_IN_FLIGHT,
     IN_FLIGHT,
+    ROW_ELEMENTS,
     cut_columns,
     in_flight,
     panel_names,
@@ -46,6 +47,10 @@ def _one(d: Draft, root: str) -> None:
     lanes = d.machine.lanes(v.bits)
     if d.machine.in_step:
         _in_step(d, v)
+        return
+    apart = None if d.machine.has_lanes else _apart(v, inner, lanes)
+    if apart is not None:
+        _taken_apart(d, v, apart, inner, lanes)
         return
     across = None if d.machine.has_lanes else _across(v, inner, lanes)
     if across is not None:
@@ -166,6 +171,34 @@ def _transposed(d: Draft, v: View, across: str, inner: str, lanes: int) -> None:
         for g in groups:
             d.do("bind", g, "group")
         d.do("bind", i, "vector")
+
+
+def _apart(v: View, inner: str, lanes: int) -> str | None:
+    """A loop over the elements of short rows that lie side by side along the inner one: channels last that
+    become channels first."""
+    for c in v.vars[:-1] if lanes >= 2 and not v.has_lets else ():
+        n = v.extent(c).const_or_none
+        loads = [e for s in v.stores for e in walk_expr(s.value) if isinstance(e, Load)]
+        rows = [e for e in loads if v.stride(e, c) == 1 and v.stride(e, inner) == n and not e.guard]
+        if n is not None and 1 < n <= ROW_ELEMENTS and rows and not _short(v.extent(inner), lanes):
+            return c
+    return None
+
+
+def _taken_apart(d: Draft, v: View, element: str, inner: str, lanes: int) -> None:
+    """All first elements of some rows, then all second ones: the rows stay near meanwhile."""
+    groups = [x for x in v.vars if x not in (element, inner)]
+    size = max(d.kernel.buffers()[s.buffer].dtype.bytes for s in v.stores) * v.extent(element).const
+    width, n = IN_FLIGHT * lanes, v.extent(inner).const_or_none
+    budget = max(CHUNK_BYTES // size, width) // width * width
+    d.order(*groups, inner, element)
+    if n is None or n > budget:
+        d.do("chunk", inner, _chunk(n, budget), f"{inner}.g")
+        groups.append(f"{inner}.g")
+    d.order(*(groups or [d.enclose(inner)]), element, inner)
+    d.share(groups)
+    d.do("unroll", element)
+    d.do("strip", inner, lanes, IN_FLIGHT, False)
 
 
 def _chunk(n: int | None, budget: int) -> int:

@@ -23,6 +23,9 @@ SHORT_ROW = 512
 """Elements of a row up to which several are one group's, so that claiming a group pays."""
 GROUP_ELEMENTS = 2048
 """Elements of such a group."""
+ROW_ELEMENTS = 8
+"""Elements of a row up to which vectors hold rows: a vector along the row would be mostly empty, and end in
+a sum of its lanes for every row."""
 IN_FLIGHT, HEAVY_IN_FLIGHT = 4, 2
 """Vectors that a turn of a loop has in flight; fewer where a costly function fills the pipes by itself."""
 KEPT_VECTORS, TILED_VECTORS = 8, 2

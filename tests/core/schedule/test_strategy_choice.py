@@ -23,9 +23,10 @@ IN_STEP = tuple(s.__name__ for s in strategies.IN_STEP)
 NAMES = (*IN_STEP, *(s.__name__ for s in strategies.STRATEGIES))
 # strategy -> kernels whose schedule is shown; of others the first that they take
 SHOWN = {
-    "elementwise": ("add-row", "transpose-2d", "concat-middle"),
+    "elementwise": ("add-row", "transpose", "transpose-2d", "concat-middle"),
     "row_product": ("softmax-matmul", "norm-matmul", "attention"),
     "contraction": ("matmul-packed", "vector-matrix", "conv-3x3"),
+    "short_rows": ("argmax-of-4",),
     "rows": ("sum-2", "softmax"),
     "columns": ("sum-0", "max-pool"),
     "gathered_rows": ("softmax-of-a-transpose",),
