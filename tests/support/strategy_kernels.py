@@ -300,6 +300,7 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "large": (op_kernel("tanh", [("n",)], ("n",)), "", ({"n": 1500},)),
     "transpose": (op_kernel("transpose", [("n", "h", "w", 3)], ("n", 3, "h", "w"), {"perm": (0, 3, 1, 2)}), "", _IMAGE),
     "transpose-3-bytes": (op_kernel("transpose", [("n", 50, 3)], ("n", 3, 50), {"perm": (0, 2, 1)}, dtypes=[u8]), "", ({"n": 2}, {"n": 0})),
+    "transpose-one-group": (op_kernel("transpose", [(70, 4)], (4, 70), {"perm": (1, 0)}), "", ({},)),
     "transpose-2d": (op_kernel("transpose", [("m", "n")], ("n", "m"), {"perm": (1, 0)}), "", ({"m": 21, "n": 19}, {"m": 3, "n": 40}, {"m": 0, "n": 2})),
     "known-multiple": (op_kernel("tanh", [("n",)], ("n",)).with_(dims=(DimParam("n", 0, None, 64),)), "", ({"n": 128}, {"n": 0})),
     "known-multiple-of-2": (op_kernel("sqrt", [("n",)], ("n",)).with_(dims=(DimParam("n", 0, None, 2),)), "", ({"n": 4102}, {"n": 14})),

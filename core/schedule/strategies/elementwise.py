@@ -195,7 +195,9 @@ def _taken_apart(d: Draft, v: View, element: str, inner: str, lanes: int) -> Non
     if n is None or n > budget:
         d.do("chunk", inner, _chunk(n, budget), f"{inner}.g")
         groups.append(f"{inner}.g")
-    d.order(*(groups or [d.enclose(inner)]), element, inner)
+    elif not groups:
+        groups.append(d.enclose(inner))
+    d.order(*groups, element, inner)
     d.share(groups)
     d.do("unroll", element)
     d.do("strip", inner, lanes, IN_FLIGHT, False)

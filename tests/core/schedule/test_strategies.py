@@ -54,7 +54,7 @@ REACHED = {
     "layer-norm": "hoist", "layer-norm-2": "strip_reduce", "sum-2": "strip_reduce", "sum-0": "accumulate",
     "sum-012": "strip_reduce", "add": "collapse", "gather": "bind_let", "concat-last": "peel", "scan": "bind i group",
     "transpose-2d": "split i1", "argmax-of-4": "strip i0 16 2 no", "sum-of-2x3": "strip i0_i1 16 2 no",
-    "max-of-3-bytes": "strip i0 64 2 no", "transpose": "unroll i1; strip i2_i3 16 4 no",
+    "max-of-3-bytes": "strip i0 64 2 no", "transpose-one-group": "bind one group; unroll i0", "transpose": "unroll i1; strip i2_i3 16 4 no",
     "vector-matrix": "pack b", "dot": "strip_reduce", "conv-3d": "pack b", "conv-1d": "pack b",
     "frames": "widen", "softmax-matmul": "keep acc1 rows", "softmax-matmul-turned": "stage b", "norm-matmul": "pack d",
     "softmax-vector": "strip_reduce acc2", "softmax-of-one-row-each": "bind i2 vector",
