@@ -20,9 +20,7 @@ SOME_CALLS = 2
 
 
 class Epilogues(Instructed):
-    """What tiles do with their sums. alone: whether the code is run by one thread, which has a stack."""
-
-    alone = True
+    """What tiles do with their sums."""
 
     def __init__(self, b: FunctionBuilder, cpu: Cpu, kernel: Kernel) -> None:
         super().__init__(b, cpu, kernel)
