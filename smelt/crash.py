@@ -22,6 +22,8 @@ LONGEST_NODES = 200
 """Characters of the names of a kernel's nodes."""
 MOST_FRAMES = 12
 _KERNEL = re.compile(r"(?:\w+\.)?k\.(.+)")
+_SHARED = re.compile(r"shared\.k\.(.+)\.body")
+"""Code of a kernel and others; the function that called it is of the one that ran."""
 
 
 def explainer(bundle: Bundle) -> Callable[[Crash], Crash]:
@@ -61,6 +63,8 @@ def _functions(crash: Crash, own: str, code: MachineCode, manifest: Mapping[str,
 
 def _in_words(symbol: str, manifest: Mapping[str, Any]) -> str:
     """A symbol as a reader knows it: det.k.conv_relu.1 and k.conv_relu.body are of kernel 'conv_relu'."""
+    if found := _SHARED.fullmatch(symbol):
+        return f"code of '{found[1]}' and kernels like it"
     found = _KERNEL.fullmatch(symbol)
     if found is None:
         return symbol

@@ -66,8 +66,9 @@ def sizes(bundle: Bundle) -> Sizes:
 
 
 def _kernel(symbol: str, names: set[str]) -> str | None:
-    """The kernel that a symbol of the library belongs to: 'k.matmul.1.body' belongs to 'matmul'."""
-    symbol = symbol.removeprefix("k.")
+    """The kernel that a symbol of the library belongs to: 'k.matmul.1.body' belongs to 'matmul', and so does
+    'shared.k.matmul.body', code that others run too."""
+    symbol = symbol.removeprefix("shared.").removeprefix("k.")
     parts = symbol.split(".")
     for n in range(len(parts), 0, -1):
         if (found := ".".join(parts[:n])) in names:

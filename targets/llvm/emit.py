@@ -15,6 +15,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.ir.groups import instances, nest
 from smelt.core.ir.idle import needed_at_all
 from smelt.core.ir.kernel import (
+    Const,
     Kernel,
     Loop,
     LoopNode,
@@ -24,16 +25,20 @@ from smelt.core.ir.kernel import (
     walk,
 )
 from smelt.core.ir.workspace import MOST_PLACES, place_bytes
+from smelt.targets.llvm.alike import SharedCode
 from smelt.targets.llvm.builder import FunctionBuilder, Value
 from smelt.targets.llvm.exprs import BufferMemory
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.tiles import Tiled
 
+SHARED_CODE = "shared."
+"""What the symbol of code for several kernels begins with, before that of the first of them."""
 
-def function_name(kernel: Kernel, part: int) -> str:
+
+def function_name(kernel: str, part: int) -> str:
     """The symbol of a kernel's part-th top-level statement. The prefix keeps a kernel called 'fmod' apart
     from libm's function."""
-    return f"k.{kernel.name}" if part == 0 else f"k.{kernel.name}.{part}"
+    return f"k.{kernel}" if part == 0 else f"k.{kernel}.{part}"
 
 
 @dataclass(frozen=True)
@@ -64,13 +69,19 @@ def merged(texts: Iterable[IrText]) -> IrText:
 
 
 def emit_kernel(kernel: Kernel, cpu: Cpu) -> IrText:
-    """The functions of a kernel. Raises SmeltError (internal) naming the kernel for a tree that cannot
-    be emitted."""
+    """The functions of a kernel. Raises as `emit_alike`."""
+    return emit_alike(SharedCode(kernel, (kernel.name,), ((),)), cpu)
+
+
+def emit_alike(group: SharedCode, cpu: Cpu) -> IrText:
+    """The functions of kernels of equal code. Raises SmeltError (internal) naming the first one for a tree
+    that cannot be emitted."""
     declared: dict[str, str] = {}
     functions: list[str] = []
+    kernel = group.kernel
     try:
         for part, s in enumerate(kernel.body):
-            functions.extend(Function(kernel, part, s, cpu, declared).text())
+            functions.extend(Function(kernel, part, s, cpu, declared).text(group))
     except AssertionError as e:
         raise SmeltError(f"kernel '{kernel.name}' cannot be emitted: {e}", kind="internal") from e
     return IrText(tuple(functions), declared)
@@ -95,7 +106,7 @@ class Function(Tiled):
 
     def __init__(self, kernel: Kernel, part: int, s: Stmt, cpu: Cpu, declared: dict[str, str]) -> None:
         super().__init__(self.builder(declared), cpu, kernel)
-        self.name = function_name(kernel, part)
+        self.name, self.which = function_name(kernel.name, part), part
         self.statement = s
         self.asked = needed_at_all(s, kernel)
         self.invariant_loads = not any(isinstance(x, Store) and x.accumulate == "fma" for x in walk((s,)))
@@ -128,19 +139,40 @@ class Function(Tiled):
         made.low, made.high = v.low, v.high
         return made
 
-    def text(self) -> list[str]:
-        """The inner function and its exported wrapper."""
+    def _literals(self, group: SharedCode) -> list[int]:
+        """Bind the literals that are given, to arguments where the kernels' values differ; the numbers of
+        these. What is equal in each kernel is one value, lest code computes it twice with it."""
+        made: dict[tuple[str, ...], Value] = {}
+        arguments = []
+        for number, c in enumerate(group.values[0]):
+            texts = group.texts(number)
+            if texts not in made:
+                made[texts] = v = self._literal(c)
+                if len(set(texts)) > 1:
+                    made[texts] = Value(f"%c{number}", v.elem, 0, self.b.root)
+                    arguments.append(number)
+            self.given.append(made[texts])
+        return arguments
+
+    def text(self, group: SharedCode) -> list[str]:
+        """The inner function, and for each kernel its exported wrapper."""
+        literals = self._literals(group)
         self._groups(self.statement)
         buffers = list(self.kernel.buffers())
         params = [f"ptr noalias {'readonly ' if self.memory[n].read_only else ''}%b{i}"
                   for i, n in enumerate(buffers)]  # fmt: skip
         params += [f"i64 %d{i}" for i in range(len(self.kernel.dims))] + ["i64 %lo", "i64 %hi", "i64 %place"]
-        inner = f'"{self.name}.body"'
+        params += [f"{self.given[n].typed}" for n in literals]
+        inner = f'"{self.name}.body"' if len(group.names) == 1 else f'"{SHARED_CODE}{self.name}.body"'
         body = self.b.text()
         define = f"define internal void @{inner}({', '.join(params)}) nounwind noinline {{\n{body}\n}}\n"
-        return [define, self._wrapper(inner, buffers)]
+        wrappers = (
+            self._wrapper(function_name(name, self.which), inner, buffers, [own[n] for n in literals])
+            for name, own in zip(group.names, group.values, strict=True)
+        )
+        return [define, *wrappers]
 
-    def _wrapper(self, inner: str, buffers: list[str]) -> str:
+    def _wrapper(self, name: str, inner: str, buffers: list[str], given: Sequence[Const]) -> str:
         lines, args = [], []
         word = self.index.elem
         for i in range(len(buffers) + len(self.kernel.dims)):
@@ -155,8 +187,9 @@ class Function(Tiled):
                 source = f"%t{i}"
             lines.append(f"  %a{i} = inttoptr {word} {source} to ptr")
             args.append(f"ptr %a{i}")
-        call = ", ".join([*args, "i64 %lo", "i64 %hi", "i64 %place"])
-        head = f'define void @"{self.name}"(ptr %args, i64 %lo, i64 %hi, i64 %place) nounwind {{'
+        literals = (self._literal(c).typed for c in given)
+        call = ", ".join([*args, "i64 %lo", "i64 %hi", "i64 %place", *literals])
+        head = f'define void @"{name}"(ptr %args, i64 %lo, i64 %hi, i64 %place) nounwind {{'
         return "\n".join([head, *lines, f"  call void @{inner}({call})", "  ret void", "}", ""])
 
     # -- groups

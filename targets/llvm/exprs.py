@@ -29,6 +29,7 @@ from smelt.core.ir.kernel import (
 from smelt.core.ir.rewrite import free_symbols
 from smelt.core.schedule.view import flat_stride
 from smelt.targets.llvm.ahead import Ahead
+from smelt.targets.llvm.alike import Given
 from smelt.targets.llvm.builder import FunctionBuilder, Value, type_text
 from smelt.targets.llvm.index import LONGEST_APART, Env, Indexer, Lanes, Split, in_whole_rows, moves
 from smelt.targets.llvm.intrinsics import emit
@@ -71,6 +72,7 @@ class Exprs:
         self.index = Indexer(b, f"i{cpu.index_bits}")
         self.wide = self.index if cpu.index_bits == 64 else Indexer(b, "i64")
         self.env: Env = {}
+        self.given: list[Value] = []  # what Given literals are
         self.lanes = 0
         self.memory: dict[str, BufferMemory] = {}
         self.registers: dict[str, Registers] = {}
@@ -134,12 +136,15 @@ class Exprs:
         if isinstance(e, Load):
             return self._load(e)
         if isinstance(e, Const):
-            return self.b.const(e.value, compute_elem(e.dtype))
+            return self.given[e.number] if isinstance(e, Given) else self._literal(e)
         if isinstance(e, Index):
             return self._index(e)
         if isinstance(e, Reduce):
             return self._reduce(e)
         return self._let(e)
+
+    def _literal(self, e: Const) -> Value:
+        return self.b.const(e.value, compute_elem(e.dtype))
 
     def _call(self, e: Call) -> Value:
         if e.fn == "select":

@@ -64,11 +64,15 @@ class Jitted:
 def jit(kernel: Kernel, cpu: Cpu | None = None, opt: int = 2) -> Jitted:
     """Compile for this process. cpu: a row that this machine can run; by default the machine's own."""
     cpu = cpu or host()
-    text = emit_module([kernel], cpu)
+    return jit_text(kernel, emit_module([kernel], cpu), cpu, opt)
+
+
+def jit_text(kernel: Kernel, text: str, cpu: Cpu, opt: int = 2) -> Jitted:
+    """The kernel out of the text of a module that has it."""
     module = parse(text, kernel.name)
     engine = llvm.create_mcjit_compiler(module, target_machine(cpu, opt, within=True))
     engine.finalize_object()
     entries = tuple(
-        _ENTRY(engine.get_function_address(function_name(kernel, i))) for i in range(len(kernel.body))
+        _ENTRY(engine.get_function_address(function_name(kernel.name, i))) for i in range(len(kernel.body))
     )
     return Jitted(kernel, text, engine, entries)

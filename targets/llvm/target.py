@@ -17,9 +17,10 @@ from smelt.core.spread import SpreadOut, serially
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.base import Artifact, DeviceCode, DeviceUnit
 from smelt.targets.cpu_features import required
+from smelt.targets.llvm.alike import alike
 from smelt.targets.llvm.compile import assembly, compile_object
 from smelt.targets.llvm.descriptor import HostOptions, KernelRow, UnitRow
-from smelt.targets.llvm.emit import IrText, emit_kernel, function_name, merged
+from smelt.targets.llvm.emit import IrText, emit_alike, emit_kernel, function_name, merged
 from smelt.targets.llvm.host import host_text
 from smelt.targets.llvm.machines import Cpu, cpu_for, machine_for
 from smelt.targets.platform import TargetSpec
@@ -84,12 +85,12 @@ class LlvmTarget:
         def texts(processors: Collection[str], spread: SpreadOut = serially) -> Iterator[ProcessorText]:
             used = list(_used(linked, 0))
             own = [
-                (p, linked.kernels[k]) for p in levels if p in processors
-                for k in used if linked.processors[k] == p
+                (p, group) for p in levels if p in processors
+                for group in alike(linked.kernels[k] for k in used if linked.processors[k] == p)
             ]  # fmt: skip
             for first in range(0, len(own), KERNELS):
                 part = own[first : first + KERNELS]
-                made = spread(lambda at: emit_kernel(at[1], cpus[at[0]]), part, FORK_KERNELS)
+                made = spread(lambda at: emit_alike(at[1], cpus[at[0]]), part, FORK_KERNELS)
                 yield from ((p, text) for (p, _), text in zip(part, made, strict=True))
 
         codes = [
@@ -146,7 +147,7 @@ def _used(linked: Linked, unit: int) -> Iterable[str]:
 
 def _row(kernel: Kernel, e: Entry, codes: Sequence[DeviceCode]) -> KernelRow:
     if not e.unit:
-        return KernelRow(e.name, function_name(kernel, e.statement))
+        return KernelRow(e.name, function_name(kernel.name, e.statement))
     part = codes[e.unit - 1].parts[e.kernel, e.statement]
     return KernelRow(part.symbol, part.function, part.lanes, group_bytes=part.asked_bytes)
 
@@ -157,10 +158,10 @@ def _object(text: IrText, cpu: Cpu, name: str, opt: int = 2) -> bytes:
 
 def _batches(texts: Iterable[ProcessorText]) -> Iterator[ProcessorText]:
     """Neighbours for one processor put together, up to BATCH characters."""
-    for processor, alike in groupby(texts, itemgetter(0)):
+    for processor, own in groupby(texts, itemgetter(0)):
         batch: list[IrText] = []
         size = 0
-        for _, text in alike:
+        for _, text in own:
             if batch and size + text.size > BATCH:
                 yield processor, merged(batch)
                 batch, size = [], 0

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import front_models
 import numpy as np
+import onnx.parser
 import pytest
 from boards import need_emulator
 from processes import started
@@ -59,6 +60,22 @@ def test_a_kernel_that_faults(tmp_path: Path, target: str) -> None:
     assert crash.where[0] == "kernel 'conv_relu' (nodes conv0, relu0, which makes 'r')"
     assert {"launch", "smelt_run"} <= {w.rpartition(".")[2] for w in crash.where}, crash.where
     assert "in kernel 'conv_relu'" in str(caught.value)
+
+
+def test_code_that_kernels_share_faults(tmp_path: Path) -> None:
+    """Whose it was is told by the function that called it."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 2] x) => (float[n, 2] y)'
+        " <float[2, 2] w = {1, 2, 3, 4}, float a = {0.3}, float b = {0.7}> {"
+        " p = MatMul(x, w)  s = Sub(p, a)  q = MatMul(s, w)  y = Sub(q, b) }"
+    )
+    made = smelt.compile(model, output=tmp_path / "out")
+    kernel = made.manifest["kernels"][0]["name"]
+    with running(spoilt(made, f"{kernel}.body"), threads=1) as client, pytest.raises(RunnerError) as caught:
+        client.run({"x": np.ones((3, 2), np.float32)})
+    assert caught.value.crash is not None
+    inner, outer, *_ = caught.value.crash.where
+    assert inner == f"code of '{kernel}' and kernels like it" and outer.startswith(f"kernel '{kernel}' (")
 
 
 def test_threads_that_fault_at_once_leave_one_record(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def build(board: Board, kernels: list[Kernel], folder: Path) -> Path:
     for k, kernel in enumerate(kernels):
         for i in range(len(kernel.body)):
             lines.append(f'extern void k{k}_{i}(const int64_t *, int64_t, int64_t, int64_t)'
-                         f' __asm__("{function_name(kernel, i)}");')  # fmt: skip
+                         f' __asm__("{function_name(kernel.name, i)}");')  # fmt: skip
         entries = ", ".join(f"k{k}_{i}" for i in range(len(kernel.body)))
         lines.append(f"static const kernel_fn row{k}[] = {{{entries}}};")
         rows.append(f"row{k}")

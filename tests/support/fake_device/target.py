@@ -30,7 +30,7 @@ class FakeDevice:
         cpu = cpu_of(spec)
         text = merged(emit_kernel(k, cpu) for k in kernels).module(cpu)
         keys = [(k, i) for k in kernels for i in range(len(k.body))]
-        parts = {(k.name, i): LaunchedPart(k.name, function=function_name(k, i)) for k, i in keys}
+        parts = {(k.name, i): LaunchedPart(k.name, function=function_name(k.name, i)) for k, i in keys}
         return DeviceCode(b"", parts, (compile_object(text, cpu, 2, self.name),))
 
 
