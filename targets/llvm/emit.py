@@ -25,10 +25,10 @@ from smelt.core.ir.kernel import (
     walk,
 )
 from smelt.core.ir.workspace import MOST_PLACES, place_bytes
-from smelt.targets.llvm.alike import SharedCode
 from smelt.targets.llvm.builder import FunctionBuilder, Value
 from smelt.targets.llvm.exprs import BufferMemory
 from smelt.targets.llvm.machines import Cpu
+from smelt.targets.llvm.sharing import SharedCode
 from smelt.targets.llvm.tiles import Tiled
 
 SHARED_CODE = "shared."
@@ -69,11 +69,11 @@ def merged(texts: Iterable[IrText]) -> IrText:
 
 
 def emit_kernel(kernel: Kernel, cpu: Cpu) -> IrText:
-    """The functions of a kernel. Raises as `emit_alike`."""
-    return emit_alike(SharedCode(kernel, (kernel.name,), ((),)), cpu)
+    """The functions of a kernel. Raises as `emit_shared`."""
+    return emit_shared(SharedCode(kernel, (kernel.name,), ((),)), cpu)
 
 
-def emit_alike(group: SharedCode, cpu: Cpu) -> IrText:
+def emit_shared(group: SharedCode, cpu: Cpu) -> IrText:
     """The functions of kernels of equal code. Raises SmeltError (internal) naming the first one for a tree
     that cannot be emitted."""
     declared: dict[str, str] = {}

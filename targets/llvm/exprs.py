@@ -29,13 +29,13 @@ from smelt.core.ir.kernel import (
 from smelt.core.ir.rewrite import free_symbols
 from smelt.core.schedule.view import flat_stride
 from smelt.targets.llvm.ahead import Ahead
-from smelt.targets.llvm.alike import Given
 from smelt.targets.llvm.builder import FunctionBuilder, Value, type_text
 from smelt.targets.llvm.index import LONGEST_APART, Env, Indexer, Lanes, Split, in_whole_rows, moves
 from smelt.targets.llvm.intrinsics import emit
 from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.registers import Registers, pieces, reduces_over
 from smelt.targets.llvm.scalar import Scalars, compute_elem, highest, lowest, storage_elem
+from smelt.targets.llvm.sharing import Given
 
 MOST_NEIGHBOURS = 64
 """Elements that one test of vectors reads."""

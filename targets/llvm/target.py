@@ -17,12 +17,12 @@ from smelt.core.spread import SpreadOut, serially
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.base import Artifact, DeviceCode, DeviceUnit
 from smelt.targets.cpu_features import required
-from smelt.targets.llvm.alike import alike
 from smelt.targets.llvm.compile import assembly, compile_object
 from smelt.targets.llvm.descriptor import HostOptions, KernelRow, UnitRow
-from smelt.targets.llvm.emit import IrText, emit_alike, emit_kernel, function_name, merged
+from smelt.targets.llvm.emit import IrText, emit_kernel, emit_shared, function_name, merged
 from smelt.targets.llvm.host import host_text
 from smelt.targets.llvm.machines import Cpu, cpu_for, machine_for
+from smelt.targets.llvm.sharing import share_code
 from smelt.targets.platform import TargetSpec
 from smelt.targets.toolchain import join_objects
 
@@ -86,11 +86,11 @@ class LlvmTarget:
             used = list(_used(linked, 0))
             own = [
                 (p, group) for p in levels if p in processors
-                for group in alike(linked.kernels[k] for k in used if linked.processors[k] == p)
+                for group in share_code(linked.kernels[k] for k in used if linked.processors[k] == p)
             ]  # fmt: skip
             for first in range(0, len(own), KERNELS):
                 part = own[first : first + KERNELS]
-                made = spread(lambda at: emit_alike(at[1], cpus[at[0]]), part, FORK_KERNELS)
+                made = spread(lambda at: emit_shared(at[1], cpus[at[0]]), part, FORK_KERNELS)
                 yield from ((p, text) for (p, _), text in zip(part, made, strict=True))
 
         codes = [

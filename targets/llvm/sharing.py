@@ -36,7 +36,7 @@ class SharedCode:
         return tuple(repr(own[number]) for own in self.values)
 
 
-def alike(kernels: Iterable[Kernel]) -> list[SharedCode]:
+def share_code(kernels: Iterable[Kernel]) -> list[SharedCode]:
     """The kernels in groups, in the order of the first of each."""
     roughly: dict[Hashable, list[Kernel]] = {}
     for k in kernels:

@@ -1,4 +1,4 @@
-"""Kernels that differ in numbers share code and compute what they did; what shapes code stays apart."""
+"""Kernels that differ in numbers share code and compute what they did; others stay apart."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from smelt.core.ir.text import parse_kernel
 from smelt.core.schedule import schedule_kernel
 from smelt.size import sizes
 from smelt.targets.elf import code_of
-from smelt.targets.llvm.alike import alike
-from smelt.targets.llvm.emit import emit_alike, emit_kernel
+from smelt.targets.llvm.emit import emit_kernel, emit_shared
 from smelt.targets.llvm.jit import jit_text
 from smelt.targets.llvm.machines import cpu_for, host
+from smelt.targets.llvm.sharing import share_code
 
 TEXT = """
 kernel @{name}(n: dim in 0..*, x: f32[n, 24]) -> (y: f32[n, 24]) {{
@@ -40,8 +40,8 @@ def test_each_kernel_computes_with_its_own() -> None:
     kernels = [
         kernel(f"k{n}", QUANTISED.format(s=s, z=z, c=c)) for n, (s, z, c) in enumerate(rows)
     ]
-    (group,) = alike(kernels)
-    text = emit_alike(group, host()).module(host())
+    (group,) = share_code(kernels)
+    text = emit_shared(group, host()).module(host())
     assert group.names == ("k0", "k1", "k2")
     assert text.count("define internal") == 1
     assert text.count(" fdiv ") == emit_kernel(kernels[0], host()).module(host()).count(" fdiv ")
@@ -54,8 +54,8 @@ def test_each_kernel_computes_with_its_own() -> None:
 
 def test_what_is_equal_in_all_stays_a_literal_and_is_one_value() -> None:
     same = "x[i0, i1] / {s}:f32 + x[i0, i1] / {s}:f32 * 0.3:f32"
-    (group,) = alike([kernel("a", same.format(s=0.3)), kernel("b", same.format(s=0.7))])
-    text = emit_alike(group, host()).module(host())
+    (group,) = share_code([kernel("a", same.format(s=0.3)), kernel("b", same.format(s=0.7))])
+    text = emit_shared(group, host()).module(host())
     (head,) = re.findall("define internal.*", text)
     assert head.count("float %c") == 1
 
@@ -74,7 +74,7 @@ def test_what_is_equal_in_all_stays_a_literal_and_is_one_value() -> None:
     ],
 )
 def test_kept_apart(one: str, other: str) -> None:
-    groups = alike([kernel("a", one), kernel("b", other)])
+    groups = share_code([kernel("a", one), kernel("b", other)])
     assert [g.names for g in groups] == [("a",), ("b",)]
     assert [g.values for g in groups] == [((),), ((),)]
 
@@ -83,15 +83,15 @@ def test_the_same_text_whatever_is_beside_it() -> None:
     """A kernel that has no like is compiled as if there were no others; groups are in order."""
     a, b, c = (kernel(n, f"x[i0, i1] + {v}:f32") for n, v in (("a", 0.3), ("b", 0.7), ("c", 0.1)))
     other = kernel("other", "exp(x[i0, i1])")
-    found = alike([a, other, b, c])
+    found = share_code([a, other, b, c])
     assert [g.names for g in found] == [("a", "b", "c"), ("other",)]
     assert found[1].kernel is other
 
 
 def test_on_a_machine_with_other_addresses() -> None:
     cpu = cpu_for("armv7-unknown-linux-gnueabihf", "cortex-a7", "+neon,+vfp4")
-    (group,) = alike([kernel("a", "x[i0, i1] + 0.3:f32"), kernel("b", "x[i0, i1] + 0.7:f32")])
-    assert emit_alike(group, cpu).module(cpu).count("define void") == 2
+    (group,) = share_code([kernel("a", "x[i0, i1] + 0.3:f32"), kernel("b", "x[i0, i1] + 0.7:f32")])
+    assert emit_shared(group, cpu).module(cpu).count("define void") == 2
 
 
 def test_a_model_of_layers_that_differ_in_a_number(tmp_path: Path) -> None:
