@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from vulkan_run import Failed, OnVulkan, Session, library
 
 from smelt.core.dtype import DTYPES, DType, f16
 from smelt.core.ir.text import parse_kernel
+from smelt.targets.vulkan import features
 from smelt.targets.vulkan.emit import Part, emit_parts
 from smelt.targets.vulkan.features import FEATURES, SMALL_FORM, STORED_FORM
 from smelt.targets.vulkan.machine import MACHINE
@@ -168,3 +171,12 @@ def test_inputs_of_odd_length_end_where_memory_does(device: str) -> None:
     for n in (0, 1, 3, 5):
         (x,) = inputs(kernel, {"n": n})
         np.testing.assert_array_equal(built([x], {"n": n})[0], x)
+
+
+def test_the_driver_has_the_same_bits() -> None:
+    """Its names are those of FEATURES, and its bits in their order."""
+    header = (Path(features.__file__).parent / "vulkan_features.h").read_text("utf-8")
+    (bits,) = re.findall(r"enum \{ (FLOAT64 = .*?) \};", header)
+    known = {name.lower(): int(bit) for name, bit in (pair.split(" = ") for pair in bits.split(", "))}
+    assert known == {name: 1 << n for n, name in enumerate(FEATURES)}
+    assert re.findall(r'\{[A-Z0-9]+, +"(\w+)", "', header) == [*FEATURES]
