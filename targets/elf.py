@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from smelt.core.diag import SmeltError
 
@@ -16,8 +17,7 @@ LOCAL = 0  # a symbol that only its own object file sees
 _UNDEFINED, _HIDDEN = 0, 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(NamedTuple):
     kind: int
     offset: int
     size: int
@@ -58,24 +58,20 @@ class ElfFile:
     @cached_property
     def sections(self) -> list[_Section]:
         """All of them, by number."""
-        rows = []
-        for i in range(self.section_count):
-            at = self.section_at + i * self.section_entry
-            f = struct.unpack_from(self.layout.section, self.data, at)
-            rows.append(_Section(kind=f[1], offset=f[4], size=f[5], link=f[6], info=f[7], entry=f[9]))
-        return rows
+        form, at = struct.Struct(self.layout.section), self.section_at
+        rows = [form.unpack_from(self.data, at + i * self.section_entry) for i in range(self.section_count)]
+        return [_Section(f[1], f[4], f[5], f[6], f[7], f[9]) for f in rows]
 
     def symbols(self, kind: int, local: bool = True) -> Iterator[tuple[int, str, int, bool]]:
         """(file offset of the entry, name, binding, defined) of each symbol of a table, where local ones come
         first."""
-        sections = self.sections
-        for table in (s for s in sections if s.kind == kind):
-            strings = sections[table.link]
+        form, (name, info, section) = struct.Struct(self.layout.symbol), self.layout.order
+        for table in (s for s in self.sections if s.kind == kind):
+            strings = self.sections[table.link].offset
             first = table.offset + (0 if local else table.info * table.entry)
             for at in range(first, table.offset + table.size, table.entry):
-                fields = struct.unpack_from(self.layout.symbol, self.data, at)
-                name, info, section = (fields[i] for i in self.layout.order)
-                yield at, self.text(strings.offset + name), info >> 4, section != _UNDEFINED
+                f = form.unpack_from(self.data, at)
+                yield at, self.text(strings + f[name]), f[info] >> 4, f[section] != _UNDEFINED
 
     def segments(self) -> tuple[tuple[int, int, int], ...]:
         """(address, place in the file, bytes in the file) of each part that is loaded."""
@@ -173,40 +169,46 @@ def code_of(data: bytes) -> MachineCode:
     return MachineCode(data, file.header[1], file.segments(), starts, ends, names)
 
 
-def global_symbols(data: bytes) -> frozenset[str]:
-    """Names that an object file defines for others."""
-    symbols = ElfFile(data).symbols(_SHT_SYMTAB, local=False)
-    return frozenset(name for _, name, _, defined in symbols if defined)
+class ObjectFile:
+    """An object file whose symbols can be renamed. shared: (file offset of the entry, name, defined here) of
+    each symbol that other files see."""
 
+    def __init__(self, data: bytes) -> None:
+        self.file = ElfFile(data)
+        found = self.file.symbols(_SHT_SYMTAB, local=False)
+        self.shared = tuple((at, name, defined) for at, name, _, defined in found)
 
-def rename_symbols(data: bytes, names: Mapping[str, str], hidden: frozenset[str] = frozenset()) -> bytes:
-    """The same object file in which each global symbol of `names`, defined here or elsewhere, has its new
-    name. hidden: new names that only the program or library sees that the object is linked into.
+    @property
+    def defined(self) -> frozenset[str]:
+        """The names that it has for others."""
+        return frozenset(name for _, name, defined in self.shared if defined)
 
-    A symbol's name is an offset into a string table; the new table is the old one with the new names after
-    it, at the end of the file, so that every other offset stays true.
-    """
-    file = ElfFile(data)
-    out, at_name = bytearray(data), {}
-    word, other_at = struct.Struct("<I"), 5 if file.bits == 64 else 13
-    for table in (s for s in file.sections if s.kind == _SHT_SYMTAB):
-        strings = file.sections[table.link]
-        text = bytearray(data[strings.offset : strings.offset + strings.size])
-        for at, name, _, _ in file.symbols(_SHT_SYMTAB, local=False):
-            if name not in names:
+    def renamed(self, names: Mapping[str, str], hidden: frozenset[str] = frozenset()) -> bytes:
+        """The same file in which each shared symbol of `names`, defined here or elsewhere, has its new name.
+        hidden: new names that only the program or library sees that the object is linked into.
+
+        A symbol's name is an offset into a string table; the new table is the old one with the new names
+        after it, at the end of the file, so that every other offset stays true.
+        """
+        left = [names.get(name, name) for _, name, defined in self.shared if defined]
+        assert len(left) == len(set(left)), "two symbols got one name"
+        file, wide = self.file, self.file.bits == 64
+        table = next((s.link for s in file.sections if s.kind == _SHT_SYMTAB), None)
+        if table is None:
+            return file.data
+        strings, out, at_name = file.sections[table], bytearray(file.data), {}
+        text = bytearray(file.data[strings.offset : strings.offset + strings.size])
+        for at, name, _ in self.shared:
+            new = names.get(name)
+            if new is None:
                 continue
-            new = names[name]
             if new not in at_name:
                 at_name[new] = len(text)
                 text += new.encode() + b"\0"
-            word.pack_into(out, at, at_name[new])
+            struct.pack_into("<I", out, at, at_name[new])
             if new in hidden:
-                out[at + other_at] = out[at + other_at] & ~3 | _HIDDEN
-        size = struct.Struct("<II" if file.bits == 32 else "<QQ")
-        header = file.section_at + table.link * file.section_entry
-        size.pack_into(out, header + (16 if file.bits == 32 else 24), len(out), len(text))
-        out += text
-    made = bytes(out)
-    left = [n for _, n, _, defined in ElfFile(made).symbols(_SHT_SYMTAB, local=False) if defined]
-    assert len(left) == len(set(left)), "two symbols got one name"
-    return made
+                other = at + (5 if wide else 13)
+                out[other] = out[other] & ~3 | _HIDDEN
+        place = file.section_at + table * file.section_entry + (24 if wide else 16)
+        struct.pack_into("<QQ" if wide else "<II", out, place, len(out), len(text))
+        return bytes(out + text)

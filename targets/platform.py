@@ -357,10 +357,15 @@ def _host(cpu: str | None, devices: tuple[str, ...], ask: bool) -> TargetSpec:
         raise _unknown(f"target 'host': this machine ({machine}) is no platform of smelt")
     if cpu is not None or not ask:
         return _spec(PLATFORMS[name], cpu, devices)
+    return TargetSpec(PLATFORMS[name], *_host_processor(), devices)
+
+
+@cache
+def _host_processor() -> tuple[str, str]:
+    """LLVM's name of this machine's processor, and its features."""
     import llvmlite.binding as llvm
 
-    features = llvm.get_host_cpu_features().flatten()
-    return TargetSpec(PLATFORMS[name], llvm.get_host_cpu_name(), features, devices)
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
 # ---- cpu names: LLVM has no query for them, but the C compiler that we ship has its tables ----

@@ -22,7 +22,7 @@ from pathlib import Path
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
-from smelt.targets.elf import global_symbols, rename_symbols
+from smelt.targets.elf import ObjectFile
 from smelt.targets.platform import DRIVERS, PLATFORMS, Platform, TargetSpec, parse_target, zig_directory
 from smelt.targets.stubs import libraries, stub_ir
 
@@ -301,9 +301,8 @@ def _builtins(platform: Platform) -> Path:
         words += [*cpu, "-ffunction-sections", "--name", "builtins", "-femit-bin=builtins.o"]
         _zig((*words, zig_directory() / "lib" / "compiler_rt.zig"), cwd=folder)
         made = folder / "builtins.o"
-        data = made.read_bytes()
-        own = {name: f"smelt.{name}" for name in taken & global_symbols(data)}
-        made.write_bytes(rename_symbols(data, own))
+        whole = ObjectFile(made.read_bytes())
+        made.write_bytes(whole.renamed({name: f"smelt.{name}" for name in taken & whole.defined}))
 
     folder = _kept("builtins", (platform.name, platform.zig_flags, sorted(taken)), build)
     return folder / "builtins.o"
@@ -431,15 +430,21 @@ def _named(spec: TargetSpec, model_object: bytes, names: Names, hidden: bool) ->
     """The model and the runtime by file name, their symbols named after the model; so the code of two models
     never meets in one program. Public functions have the prefix; all else has a name that C cannot
     spell, and stays inside. hidden: the public functions do too."""
-    objects = {names.object: model_object}
+    objects = {names.object: ObjectFile(model_object)}
     for path in (*_objects(spec.platform, _RUNTIME), *_drivers(spec)):
-        objects[f"{names.prefix}_{path.name}"] = path.read_bytes()
+        objects[f"{names.prefix}_{path.name}"] = _kept_object(path)
     public = {f"smelt_{f}": new for f, new in zip(FUNCTIONS, names.functions, strict=True)}
     public["smelt_open_this"] = names.opener
-    defined = frozenset().union(*map(global_symbols, objects.values()))
+    defined = frozenset().union(*(o.defined for o in objects.values()))
     inside = {old: f"{names.prefix}.{old}" for old in defined - public.keys()}
     kept_in = frozenset(inside.values()) | (frozenset(public.values()) if hidden else frozenset())
-    return {file: rename_symbols(data, {**public, **inside}, kept_in) for file, data in objects.items()}
+    return {file: o.renamed({**public, **inside}, kept_in) for file, o in objects.items()}
+
+
+@lru_cache(maxsize=64)
+def _kept_object(path: Path) -> ObjectFile:
+    """The object file in a folder that is named after what is in it."""
+    return ObjectFile(path.read_bytes())
 
 
 def build_library(spec: TargetSpec, model_object: bytes, out_dir: Path, names: Names) -> Path:

@@ -1,4 +1,5 @@
-"""Fixtures for every test: golden texts (bless them with --bless), reproducible random numbers."""
+"""Fixtures for every test: golden texts (bless them with --bless), reproducible random numbers; and which
+cases of large tables of tests are run."""
 
 from __future__ import annotations
 
@@ -25,6 +26,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-model", action="store_true", help="large models on devices, too, which takes minutes each"
     )
+    parser.addoption(
+        "--whole-tables", action="store_true", help="all cells of tables of tests that are marked `table`"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "table(n): of a test with several parameters one cell in n is run, so that each value of each"
+        " parameter is, where it has n values or more; --whole-tables runs them all",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--whole-tables"):
+        left = [item for item in items if not is_run(item)]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if is_run(item)]
+
+
+def is_run(item: pytest.Item) -> bool:
+    """Whether the cell is on one of the diagonals of its table that are run."""
+    mark, call = item.get_closest_marker("table"), getattr(item, "callspec", None)
+    return mark is None or call is None or sum(call.indices.values()) % mark.args[0] == 0
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from naive_kernels import check
-from strategy_kernels import KERNELS
+from strategy_kernels import KERNELS, scaled
 
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
@@ -15,7 +15,7 @@ from smelt.core.schedule.strategies import draft
 def kept(name: str, machine: Machine) -> Draft:
     """The draft breaks no rule of the IR, computes what the naive kernel does at all of its sizes, and its
     schedule's text makes the same kernel again."""
-    naive, constants, envs = KERNELS[name]
+    (naive, machine), (_, constants, envs) = scaled(name, machine), KERNELS[name]
     d = draft(naive, machine, frozenset(constants))
     verify_kernel(d.kernel, "scheduled", machine=machine)
     for env in envs:

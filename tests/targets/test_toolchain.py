@@ -19,7 +19,7 @@ from installed import program_path, system_folder
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
 from smelt.targets import toolchain
-from smelt.targets.elf import global_symbols
+from smelt.targets.elf import ObjectFile
 from smelt.targets.llvm.machines import machine_for
 from smelt.targets.platform import (
     DRIVERS,
@@ -287,7 +287,8 @@ def test_two_models_link_together(name: str, tmp_path: Path) -> None:
     names, objects = [Names("det", "0123abcd"), Names("rec", "0123abcd")], []
     for n in names:
         made = toolchain._named(spec, object_, n, hidden=False)
-        assert not frozenset().union(*map(global_symbols, made.values())) & global_symbols(object_)
+        shown = frozenset().union(*(ObjectFile(o).defined for o in made.values()))
+        assert not shown & ObjectFile(object_).defined
         objects += made.values()
     shown = [f for n in names for f in (*n.functions, n.opener)]
     out = toolchain.link_library(spec.platform, objects, tmp_path / "libboth.so", shown)
@@ -379,7 +380,7 @@ def test_half_floats_of_an_old_cpu_come_from_the_builtins(tmp_path: Path) -> Non
 def test_builtins_leave_libcs_functions_to_libc() -> None:
     row = PLATFORMS["armv7-linux"]
     made = toolchain._builtins(row).read_bytes()
-    assert not global_symbols(made) & {"memcpy", "expf"}
+    assert not ObjectFile(made).defined & {"memcpy", "expf"}
     assert b"__aeabi_ldivmod" in made
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kept_meaning import kept
 from naive_kernels import random_inputs
-from strategy_kernels import KERNELS, MACHINES
+from strategy_kernels import KERNELS, MACHINES, scaled
 
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.interp_lanes import run_lanes
@@ -20,10 +20,11 @@ from smelt.core.schedule.strategies import draft
 from smelt.core.schedule.strategies.contraction import choose_shape, register_shapes
 
 
+@pytest.mark.table(3)
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
 @pytest.mark.parametrize("name", KERNELS)
 def test_meaning_is_kept(name: str, machine: Machine) -> None:
-    naive, _, envs = KERNELS[name]
+    naive, envs = scaled(name, machine)[0], KERNELS[name][2]
     kernel = kept(name, machine).kernel
     if "running" in kernel.schedule:  # thousands of blocks, one after the other, say no more than a few
         envs = (min(envs, key=lambda e: sum(e.values()) if all(e.values()) else 1 << 30),)
