@@ -398,8 +398,9 @@ def dmax(*xs: DimLike) -> Dim:
 
 
 def atom_dim(atom: Atom) -> Dim:
-    """The Dim that is just this atom."""
-    return make({((atom, 1),): 1})
+    """The Dim that is just this atom; of a remainder, which `terms` has and polynomials do not, its canonical
+    form."""
+    return atom.a % atom.b if isinstance(atom, Mod) else make({((atom, 1),): 1})
 
 
 _EVALUATE: Final[Mapping[type, Callable[[Any, Mapping[str, int]], int]]] = {

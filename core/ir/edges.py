@@ -283,12 +283,7 @@ def _shared_parts(d: Dim, private: set[str]) -> Iterator[Dim]:
 def _terms(d: Dim) -> Iterator[tuple[int, list[Dim]]]:
     """d as a sum: of each term the coefficient and the factors."""
     for k, factors in d.terms():
-        yield k, [_factor_of(atom) for atom, power in factors for _ in range(power)]
-
-
-def _factor_of(atom: Atom) -> Dim:
-    # remainders occur only in terms(): as a Dim they are differences
-    return atom.a % atom.b if isinstance(atom, Mod) else atom_dim(atom)
+        yield k, [atom_dim(atom) for atom, power in factors for _ in range(power)]
 
 
 def disjoint_writes(s: Parallel, facts: Facts, shapes: Mapping[str, Buffer]) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from smelt.core.dim import (
     sym,
     to_dim,
 )
+from smelt.core.dim.expr import atom_dim
 
 n, m, h, w, a, b, c = map(sym, "nmhwabc")
 batch, seq = sym("batch"), sym("seq")
@@ -100,6 +101,11 @@ def test_terms_mean_the_dim(x: Dim, env: Env) -> None:
         )
 
     assert whole(x) == x.evaluate(env)
+    for atom in (t for _, mono in x.terms() for t, _ in mono):
+        alone = atom_dim(atom)
+        assert alone.evaluate(env) == value(atom)
+        low, high = Facts({name: (v, v) for name, v in env.items()}).bounds(alone)
+        assert (low is None or low <= value(atom)) and (high is None or value(atom) <= high)
 
 
 @settings(max_examples=300, deadline=None)
