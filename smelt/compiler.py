@@ -335,14 +335,13 @@ def _package_entry(name: str, c: Compilation) -> dict[str, Any]:
         shape = [d.const if d.is_const else shortened(str(d), LONGEST) for d in t.shape]
         return {"name": name, "dtype": t.dtype.name, "shape": shape}
 
-    g = c.module.main
-    types = {v.name: v.type for v in (*g.inputs, *(v for n in g.nodes for v in n.outputs))}
+    g, types = c.module.main, c.module.output_types()
     return {
         "name": name,
         "file": f"{name}{DUMP_SUFFIX}",
         "model": c.source,
         "inputs": [row(v.origin or v.name, v.type) for v in g.inputs],
-        "outputs": [row(n, types[r]) for n, r in zip(g.output_names, g.outputs, strict=True)],
+        "outputs": [row(n, t) for n, t in zip(g.output_names, types, strict=True)],
     }
 
 

@@ -507,7 +507,7 @@ def _hold(begun: Compilation, edited: bool) -> None:
         if edited and graph:
             # formulas meet attributes that no pass has written, and may read what is not there
             verify(lower(expand(module, NAIVE), NAIVE), "lowered")
-        _check_groups(module.main, begun.groups or {})
+        _check_groups(module, begun.groups or {})
     except MemoryError:
         raise
     except RecursionError:
@@ -517,9 +517,9 @@ def _hold(begun: Compilation, edited: bool) -> None:
         raise SmeltError(f"the text is no sound module: {why}", node=getattr(e, "node", None)) from None
 
 
-def _check_groups(g: Graph, groups: Mapping[str, Any]) -> None:
-    types = {v.name: v.type for v in (*g.inputs, *(v for n in g.nodes for v in n.outputs))}
+def _check_groups(module: Module, groups: Mapping[str, Any]) -> None:
+    g = module.main
     inputs = {v.origin or v.name[1:]: v.type.rank for v in g.inputs}
-    outputs = {n: types[r].rank for n, r in zip(g.output_names, g.outputs, strict=False) if r in types}
+    outputs = {n: t.rank for n, t in zip(g.output_names, module.output_types(), strict=False)}
     for side, ranks in (("inputs", inputs), ("outputs", outputs)):
         check_groups(groups.get(side, ()), ranks, f"the head: groups.{side}")

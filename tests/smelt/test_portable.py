@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -101,6 +102,19 @@ def test_what_a_package_was_made_with_holds(name: str, tmp_path: Path) -> None:
     made = smelt.finalise(package, "aarch64-linux", tmp_path / "made")
     same = smelt.compile(network(), "aarch64-linux", output=tmp_path / "same", **options)
     assert files(made.path) == files(same.path)
+
+
+def test_outputs_that_are_constants(tmp_path: Path) -> None:
+    """They are weights of the module: of a tensor, and of the tensors that stand for a sequence."""
+    model = parser.parse_model(
+        HEAD + "(float[n,2] x) => (float[n,2] y, float[2] k, seq(float[2]) s) { y = Relu(x) "
+        "k = Constant <value = float[2] {1, 2}> () s = SequenceConstruct(k, k) }"
+    )
+    package = smelt.compile_portable(model, output=tmp_path / "package")
+    made = smelt.finalise(package, output=tmp_path / "made")
+    with contextlib.closing(smelt.load(made)) as session:
+        y, k, s = session.run(None, {"x": np.ones((3, 2), np.float32)})
+    assert y.shape == (3, 2) and k.tolist() == [1, 2] and [e.tolist() for e in s] == [[1, 2], [1, 2]]
 
 
 def test_equal_weights_lie_there_once(package: Package) -> None:
