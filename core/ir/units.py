@@ -13,6 +13,8 @@ CALLS = frozenset({"call_kernel", "call_library"})
 """Ops of a lowered graph that a unit runs."""
 HOST_CALLS = frozenset({"call_library"})
 """Those that the host alone runs."""
+HELD = "holds"
+"""The attribute of a call that says which nodes it does the work of, until it has a unit."""
 HOST_READS: Mapping[str, int] = MappingProxyType({"bind": 1, "if": 1, "loop": 2})
 """Ops of a lowered graph that the host decides by -> how many of their first inputs it reads, if given."""
 VIEWS = frozenset({"reshape", "room", "held"})

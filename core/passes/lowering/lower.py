@@ -27,7 +27,7 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.params import parameter, union
 from smelt.core.ir.rewrite import bound_here, free_symbols, map_stmt_dims, rename_vars
-from smelt.core.ir.units import VIEWS
+from smelt.core.ir.units import HELD, VIEWS
 from smelt.core.ops import OPS
 from smelt.core.ops.trace import MARK, Trace, cast
 from smelt.core.ops.traits import out_index, variable
@@ -55,9 +55,10 @@ def lower(module: Module, ctx: Context) -> Module:
 
     Each remaining op becomes a naive kernel: a nest of serial loops over the output with one store for
     each output. Extents are the kernel's dims; leading axes that are only iterated together are one dim.
-    Raises SmeltError(kind='unsupported') for an op without a formula."""
-    room = _Room(dict(module.kernels))
-    lowered = edit_module(module, lambda editor: _lower(editor, room))
+    Where rules are to place kernels, calls say the names of the nodes that they hold. Raises
+    SmeltError(kind='unsupported') for an op without a formula."""
+    room, named = _Room(dict(module.kernels)), bool(ctx.options.place)
+    lowered = edit_module(module, lambda editor: _lower(editor, room, named))
     return lowered.with_(kernels=MappingProxyType(room.kernels))
 
 
@@ -86,7 +87,7 @@ class _Room:
         return name
 
 
-def _lower(editor: Editor, room: _Room) -> None:
+def _lower(editor: Editor, room: _Room, named: bool) -> None:
     simplifier = Simplifier(editor.engine.facts)
     alike = Alike(inline_scalars(editor.shop.weights))
     # what equal nodes became: the kernel's name, the positions of what it reads, its dims
@@ -102,6 +103,8 @@ def _lower(editor: Editor, room: _Room) -> None:
         name, places, dims = made[same]
         inputs = tuple(reads[p] for p in places)
         attrs: dict[str, Attr] = {"kernel": name, "dims": dims}
+        if named:
+            attrs[HELD] = _origins(_parts(node))
         editor.set_node(
             key, Node("call_kernel", inputs, node.outputs, MappingProxyType(attrs), origin=node.origin)
         )
@@ -132,7 +135,7 @@ def _kernel(
     editor: Editor, node: Node, simplifier: Simplifier
 ) -> tuple[Kernel, tuple[Ref, ...], tuple[Dim, ...]]:
     """The naive kernel of a node, the refs that it reads, and what its dims are here."""
-    nodes: Sequence[Node] = node.regions[0].nodes if node.op == "fused" else (node,)
+    nodes = _parts(node)
     for n in nodes:
         if n.op not in OPS:
             raise unsupported(f"op '{n.op}' has no formula", node=n.origin or None)
@@ -145,12 +148,21 @@ def _kernel(
     body, inputs, outputs, scratch, dims, params = _in_own_dims(body, inputs, outputs, scratch, facts)
     body = tuple(_renumbered(s) for s in body)
     ops = [n.op for n in nodes if n.op not in QUIET] or [n.op for n in nodes if n.op != "reshape"]
-    origins = dict.fromkeys(n.origin for n in nodes if n.origin)
     kernel = Kernel(
         "_".join(ops[:NAME_OPS]) + ("_etc" if len(ops) > NAME_OPS else ""),
-        params, inputs, outputs, body, scratch, origin=", ".join(origins)
+        params, inputs, outputs, body, scratch, origin=", ".join(_origins(nodes))
     )
     return kernel, refs, dims
+
+
+def _parts(node: Node) -> tuple[Node, ...]:
+    """The nodes that a kernel is made of."""
+    return node.regions[0].nodes if node.op == "fused" else (node,)
+
+
+def _origins(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """What the model calls the nodes, each name once."""
+    return tuple(dict.fromkeys(n.origin for n in nodes if n.origin))
 
 
 NestBuffers = tuple[tuple[Buffer, ...], tuple[Buffer, ...], tuple[Buffer, ...]]

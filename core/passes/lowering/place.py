@@ -23,11 +23,12 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import reduce
 from operator import or_
+from types import MappingProxyType
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
 from smelt.core.ir.graph import Graph, Module, Node, Ref, Value
-from smelt.core.ir.units import CALLS, HOST_CALLS, VIEWS
+from smelt.core.ir.units import CALLS, HELD, HOST_CALLS, VIEWS
 from smelt.core.machine import ANY_UNIT, CPU
 from smelt.core.passes.cleanup.dce import dce
 from smelt.core.passes.context import Context
@@ -41,21 +42,24 @@ UnitOf: TypeAlias = Callable[[Node], str]
 
 def place(module: Module, ctx: Context) -> Module:
     """The module with a unit for each value. A kernel runs where the first rule of ctx.options.place says
-    whose pattern fits its name or its node's, else on the unit that ctx.machine is of. The rule may leave
-    that to costs (docs/units.md).
+    whose pattern fits its name or its node's, else on the unit that ctx.machine is of. A name that is of no
+    kernel's own node is of those that hold the node. The rule may leave that to costs (docs/units.md).
 
-    Raises SmeltError for a unit that there is not and for a name that nothing has; `*` and the like may
-    fit nothing. For costs that cannot be told, as system_of and point_of do."""
-    _check(module, ctx)
+    Raises SmeltError for a unit that there is not, for a name that nothing has, and for names of one
+    kernel's nodes that are to be on several units; `*` and the like may fit nothing. For costs that cannot be
+    told, as system_of and point_of do."""
+    rules = _Rules.of(module, ctx)
+    rules.check()
     if not ctx.units:
         return module
-    return dce(module.with_(graphs={name: _place(module, g, ctx) for name, g in module.graphs.items()}), ctx)
+    placed = {name: _place(module, g, ctx, rules) for name, g in module.graphs.items()}
+    return dce(module.with_(graphs=placed), ctx)
 
 
 def explain_places(module: Module, ctx: Context) -> tuple[str, ...]:
     """Why `place` puts kernels where it does: with a rule that leaves some to costs, these; without one there
     is nothing to explain."""
-    _check(module, ctx)
+    _Rules.of(module, ctx).check()
     found = (choice_of(module, g, ctx) for g in module.graphs.values())
     return tuple(line for choice in found if choice is not None for line in choice.reasons())
 
@@ -63,14 +67,15 @@ def explain_places(module: Module, ctx: Context) -> tuple[str, ...]:
 def choice_of(module: Module, graph: Graph, ctx: Context) -> Choice | None:
     """What costs say of a lowered graph without units, where a rule asks them about one of its calls; else
     None. Raises as `place`."""
-    if not any(n.op in CALLS and is_auto(_unit(n, ctx)) for n in graph.walk()):
+    rules = _Rules.of(module, ctx)
+    if not any(n.op in CALLS and is_auto(rules.unit(n)) for n in graph.walk()):
         return None
     asked = [weighing_of(unit, ctx.units) for _, unit in ctx.options.place if is_auto(unit)]
     weighing = reduce(or_, asked)
     units = {CPU: ctx.units[CPU], **ctx.units}
 
     def fixed(n: Node) -> str | None:
-        ruled = _unit(n, ctx)
+        ruled = rules.unit(n)
         return None if is_auto(ruled) else ruled
 
     system = system_of(units, weighing.figures)
@@ -78,52 +83,100 @@ def choice_of(module: Module, graph: Graph, ctx: Context) -> Choice | None:
     return chosen(module, graph, system, weighing.sizes, fixed, twins, ctx.options.states)
 
 
-def _check(module: Module, ctx: Context) -> None:
-    names = _names(module)
-    for pattern, unit in ctx.options.place:
-        if is_auto(unit):
-            weighing_of(unit, ctx.units)
-        elif unit not in ctx.units:
-            known = ", ".join((*ctx.units, ANY_UNIT))
-            raise SmeltError(f"place: '{pattern}={unit}' names no unit of the target, which has {known}")
-        if not any(c in pattern for c in "*?[") and pattern not in names:
-            from difflib import get_close_matches
+@dataclass(frozen=True)
+class _Rules:
+    """The rules of a compile for the calls of a module. own: names of kernels, and of the nodes that they are
+    called after."""
 
-            near = ", ".join(f"'{n}'" for n in get_close_matches(pattern, names, 3, 0.0))
+    module: Module
+    ctx: Context
+    own: frozenset[str]
+
+    @staticmethod
+    def of(module: Module, ctx: Context) -> _Rules:
+        """The rules of ctx for this module."""
+        return _Rules(module, ctx, frozenset(name for n in module.calls() for name in _own_names(n)))
+
+    def unit(self, n: Node) -> str:
+        """The unit that runs a kernel, or that costs decide; libraries are the host's. Of one unit there is
+        no choice."""
+        if n.op in HOST_CALLS:
+            return CPU
+        for pattern, unit in self.ctx.options.place:
+            if self.fits(pattern, n):
+                return self.ctx.unit if is_auto(unit) and len(self.ctx.units) == 1 else unit
+        return self.ctx.unit
+
+    def fits(self, pattern: str, n: Node) -> bool:
+        """Whether a rule is about a call: by a name of its own, or as the one that holds the node."""
+        return any(fnmatchcase(name, pattern) for name in _own_names(n)) or self.is_held(pattern, n)
+
+    def is_held(self, pattern: str, n: Node) -> bool:
+        """Whether a rule names a node that is part of this kernel and of no kernel the last one."""
+        return pattern in _held_names(n) and pattern not in self.own
+
+    def check(self) -> None:
+        """Raises SmeltError as `place` does."""
+        calls = list(self.module.calls())
+        names = dict.fromkeys(x for n in calls for x in (*_own_names(n), *_held_names(n)))
+        for pattern, unit in self.ctx.options.place:
+            if is_auto(unit):
+                weighing_of(unit, self.ctx.units)
+            elif unit not in self.ctx.units:
+                known = ", ".join((*self.ctx.units, ANY_UNIT))
+                raise SmeltError(f"place: '{pattern}={unit}' names no unit of the target, which has {known}")
+            if _is_name(pattern) and pattern not in names:
+                from difflib import get_close_matches
+
+                near = ", ".join(f"'{n}'" for n in get_close_matches(pattern, names, 3, 0.0))
+                raise SmeltError(
+                    f"place: '{pattern}={unit}' names no node and no kernel of '{self.module.name}'",
+                    hint=f"near to it are {near}" if near else "the model calls no kernel",
+                )
+        named = [r for r in self.ctx.options.place if _is_name(r[0])]
+        for n in calls if len(named) > 1 else ():
+            self._check_call(n, named)
+
+    def _check_call(self, n: Node, named: Sequence[tuple[str, str]]) -> None:
+        """Names of nodes that one kernel holds are of one unit."""
+        about = [r for r in named if self.fits(r[0], n)]
+        other = next((r for r in about if r[1] != about[0][1]), None)
+        if other is not None and any(self.is_held(pattern, n) for pattern, _ in about):
+            first, second = ("=".join(r) for r in (about[0], other))
             raise SmeltError(
-                f"place: '{pattern}={unit}' names no node and no kernel of '{module.name}'",
-                hint=f"near to it are {near}" if near else "the model calls no kernel",
+                f"place: '{first}' and '{second}' disagree: kernel '{n.attr('kernel')}' does the work of "
+                "both",
+                node=n.origin or None,
+                hint="give them one unit, or leave one of the rules out",
             )
 
 
-def _names(module: Module) -> dict[str, None]:
-    """What a pattern may fit: kernels that are called, and the nodes that they come from."""
-    calls = list(module.calls())
-    return dict.fromkeys(name for n in calls for name in (str(n.attr("kernel")), n.origin) if name)
+def _is_name(pattern: str) -> bool:
+    return not any(c in pattern for c in "*?[")
 
 
-def _place(module: Module, graph: Graph, ctx: Context) -> Graph:
+def _own_names(n: Node) -> tuple[str, ...]:
+    """What a call is known by: its kernel, and the node that it is called after."""
+    return tuple(name for name in (str(n.attr("kernel")), n.origin) if name)
+
+
+def _held_names(n: Node) -> tuple[str, ...]:
+    """The names of the nodes that a call does the work of, where lower.py has noted them."""
+    held = n.attr(HELD, ())
+    return tuple(map(str, held)) if isinstance(held, tuple) else ()
+
+
+def _place(module: Module, graph: Graph, ctx: Context, rules: _Rules) -> Graph:
     choice = choice_of(module, graph, ctx)
     chosen_units = {} if choice is None else choice.units
 
     def unit_of(n: Node) -> str:
-        ruled = _unit(n, ctx)
+        ruled = rules.unit(n)
         return chosen_units[n.outputs[0].name] if is_auto(ruled) else ruled
 
     graph, ours = hosted(module, graph, unit_of)
     units = _Units(graph, unit_of, ctx.unit, ours, chosen_units)
     return _Scope(units, None, "", {}).graph(graph, [units.of_input(v) for v in graph.inputs])
-
-
-def _unit(n: Node, ctx: Context) -> str:
-    """The unit that runs a kernel, or that costs decide; libraries are the host's. Of one unit there is no
-    choice."""
-    if n.op in HOST_CALLS:
-        return CPU
-    for pattern, unit in ctx.options.place:
-        if fnmatchcase(str(n.attr("kernel")), pattern) or (n.origin and fnmatchcase(n.origin, pattern)):
-            return ctx.unit if is_auto(unit) and len(ctx.units) == 1 else unit
-    return ctx.unit
 
 
 class _Units:
@@ -214,7 +267,8 @@ class _Scope:
         if n.op in VIEWS:
             units = [self.unit(n.inputs[0])]
         elif n.op in CALLS:
-            n = n.with_(inputs=tuple(self.at(r, units[0]) for r in n.inputs))
+            attrs = MappingProxyType({key: a for key, a in n.attrs.items() if key != HELD})
+            n = n.with_(inputs=tuple(self.at(r, units[0]) for r in n.inputs), attrs=attrs)
         elif n.op == "if":
             n = n.with_(regions=tuple(self.region(n.op, r, [], units) for r in n.regions))
         elif n.op == "loop":
@@ -298,4 +352,3 @@ class _Scope:
             name += "'"
         self.units.names.add(name)
         return name
-

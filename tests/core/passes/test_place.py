@@ -16,6 +16,8 @@ from smelt.core.ir.verify import verify, verify_text
 from smelt.core.machine import Machine
 from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Options
+from smelt.core.passes.lowering.fuse import fuse
+from smelt.core.passes.lowering.lower import lower
 from smelt.core.passes.lowering.place import place
 
 MACHINE = Machine("m", 256, 16)
@@ -179,6 +181,47 @@ def test_three_units() -> None:
 
 def test_the_first_rule_that_fits() -> None:
     assert moves(placed(CHAIN, ("[fg]", "gpu"), ("f", "cpu"))) == []
+
+
+HELD = CHAIN.replace('kernel = "g"}', 'holds = ("early", "late"), kernel = "g"}', 1)
+"""A kernel that does the work of two nodes and is called after neither."""
+
+
+def test_a_node_within_a_kernel_places_the_kernel_that_holds_it() -> None:
+    after = placed(HELD, ("late", "gpu"))
+    assert [n.unit for n in after.main.nodes if n.attr("kernel") == "g"] == ["gpu", "cpu"]
+    assert all("holds" not in n.attrs for n in after.main.nodes)
+    both = placed(HELD, ("late", "gpu"), ("early", "gpu"), ("*", "npu"))
+    assert [n.unit for n in both.main.nodes if n.attr("kernel") == "g"] == ["gpu", "npu"]
+    # a kernel that is called after a node is meant alone
+    named = HELD.replace('kernel = "f"} : f32[n, 2]\n    %e', 'kernel = "f"} : f32[n, 2] at "late"\n    %e')
+    assert named != HELD
+    after = placed(named, ("late", "gpu"))
+    assert [n.output.name for n in after.main.nodes if n.unit == "gpu"] == ["%c.gpu", "%d"]
+
+
+def test_names_of_one_kernel_that_disagree() -> None:
+    with pytest.raises(SmeltError, match="'early=cpu' and 'late=gpu' disagree: kernel 'g' does the work"):
+        placed(HELD, ("early", "cpu"), ("late", "gpu"))
+    with pytest.raises(SmeltError, match=r"near to it are .*'late'"):
+        placed(HELD, ("later", "gpu"))
+
+
+def test_calls_say_what_they_hold_where_there_are_rules() -> None:
+    """Through the passes that make kernels: `early` is part of the kernel of `late`."""
+    text = """module "m" { sym n in 1..*
+      graph @main(%x: f32[n, 2]) -> (%b) {
+        %a = relu(%x) : f32[n, 2] at "early"
+        %b = tanh(%a) : f32[n, 2] at "late"
+      }
+    }"""
+    for rules, held in (((), None), ((("early", "gpu"),), ("early", "late"))):
+        ctx = Context(MACHINE, Options(place=rules), units=UNITS, unit="cpu")
+        lowered = lower(fuse(parse_module(text), ctx), ctx)
+        (call,) = lowered.calls()
+        assert call.attr("holds") == held
+        (call,) = place(parse_module(print_module(lowered)), ctx).calls()
+        assert call.unit == ("gpu" if rules else "cpu")
 
 
 def test_a_loop_moves_what_it_reads_before_it() -> None:
