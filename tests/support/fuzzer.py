@@ -15,8 +15,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from fuzz_doubt import contested, difference, unstable
 from fuzz_draw import draw
 from fuzz_graph import Array, Found
 from fuzz_shrink import script, shrink
+from fuzz_ways import WAYS, Call, Feed, Way, plainly, way_of
 from isolated import HANG, isolated
 from oracle import plain_session
 
@@ -35,13 +36,16 @@ from smelt.request import Request
 @dataclass(frozen=True)
 class Options:
     """How to compile and run: what a verdict depends on besides the model. hot: with hot sizes. twice: as two
-    entries of a bundle, one of which is for the first size alone."""
+    entries of a bundle, one of which is for the first size alone. way: one of WAYS, drawn from the salt; ''
+    is a plain session."""
 
     opt: int = 3
     threads: int = 1
     target: str = "host"
     hot: bool = False
     twice: bool = False
+    way: str = ""
+    salt: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,32 +70,27 @@ class Verdict:
 
 def judge(found: Found, options: Options = Options()) -> Verdict:
     """Compile, run at every size and at the first again, compare. Raises nothing of smelt's."""
-    from smelt.compiler import compile_here
     from smelt.core.diag import SmeltError
-    from smelt.session import load
 
-    oracle = plain_session(found.model)
-    names = [o.name for o in found.model.graph.output]
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        path = Path(folder) / "m.onnx"
-        onnx.save(found.model, path)
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, contextlib.ExitStack() as stack:
+        path = f"{folder}/m.onnx"
         try:
-            with small_kernels_too():
-                bundle = compile_here(_request(found, options, str(path), f"{folder}/out"))
+            stack.enter_context(small_kernels_too())
+            way = _way(found, options, path, f"{folder}/out")
+            found, request = way.found, way.request
+            way.save()
+            calls = stack.enter_context(way.open(request, options.threads))
         except SmeltError as e:
             outcome = "internal" if e.kind == "internal" else "refused"
             return Verdict(outcome, f"compile {e.kind}: {e.message.splitlines()[0][:150]}", str(e))
         except Exception as e:
             return Verdict("internal", f"compile {type(e).__name__} {_site(e)}", traceback.format_exc())
-        runner = load(bundle, threads=options.threads)
-        runs = [(runner, feed) for feed in (*found.feeds, found.feeds[0])]
-        if options.twice:
-            runs = [(runner["any"], feed) for _, feed in runs]
-            runs.insert(2, (runner["one"], found.feeds[0]))
-        for entry, feed in runs:
+        oracle = plain_session(found.model)
+        names = [o.name for o in found.model.graph.output]
+        for call, feed in _runs(calls, found.feeds, options):
             wanted = oracle.run(names, feed)
             try:
-                got = entry.run(names, feed)
+                got = call(names, feed)
             except SmeltError as e:
                 return Verdict("refused", f"run {e.kind}: {e.message[:150]}", f"{e}\nshapes {_shapes(feed)}")
             for name, g, w in zip(names, got, wanted, strict=True):
@@ -102,8 +101,22 @@ def judge(found: Found, options: Options = Options()) -> Verdict:
                     return Verdict("contested", name)
                 if text:
                     return Verdict("mismatch", "mismatch", f"output '{name}' at {_shapes(feed)}: {text}")
-        runner.close()
     return Verdict("ok")
+
+
+def _way(found: Found, options: Options, path: str, output: str) -> Way:
+    """How to go about it: that of the options, where the model has what it needs, else a session's calls."""
+    request = _request(found, options, path, output)
+    special = way_of(options.way, options.salt, found, request) if options.way else None
+    return special or Way(found, request, plainly)
+
+
+def _runs(calls: Sequence[Call], feeds: Sequence[Feed], options: Options) -> list[tuple[Call, Feed]]:
+    """Every call at every size and at the first again; of two entries the second at the first size alone."""
+    if not options.twice:
+        return [(call, feed) for call in calls for feed in (*feeds, feeds[0])]
+    runs = [(calls[0], feed) for feed in (*feeds, feeds[0])]
+    return [*runs[:2], (calls[1], feeds[0]), *runs[2:]]
 
 
 def _request(found: Found, options: Options, path: str, output: str) -> Request:
@@ -164,12 +177,15 @@ def _as_bytes(f: Found | None) -> Any:
 
 
 def options_of(seed: int) -> Options:
-    """Levels, threads, instruction sets, hot sizes and entries take turns."""
+    """Levels, threads, instruction sets, hot sizes, entries and ways take turns."""
     level = (3, 3, 3, 3, 3, 0, 1, 2)[seed % 8]
     target = "x86_64-linux:x86-64-v3" if seed % 5 == 1 and os.uname().machine == "x86_64" else "host"
     if seed % 11 == 3 and target == "host" and os.uname().machine == "x86_64":
         target = "x86"  # for several processors
-    return Options(level, 2 if seed % 3 == 1 else 1, target, hot=seed % 3 == 2, twice=seed % 13 == 5)
+    way = list(WAYS)[seed // 7 % len(WAYS)] if seed % 7 == 6 else ""
+    target = "host" if way else target
+    twice = seed % 13 == 5 and not way
+    return Options(level, 2 if seed % 3 == 1 else 1, target, seed % 3 == 2, twice, way, seed)
 
 
 # ---------------------------------------------------------------- many models
@@ -190,14 +206,18 @@ def campaign(
     shrinking: float = 60.0,
     log: Any = None,
     without: frozenset[str] = frozenset(),
+    way: str = "",
 ) -> Tally:
-    """Judge models until the time is over; each kind of failure is shrunk, for so many seconds."""
+    """Judge models until the time is over; each kind of failure is shrunk, for so many seconds. way: all go
+    that one."""
     tally, end = Tally(), time.monotonic() + seconds
     for seed in seeds:
         if time.monotonic() > end:
             break
         found = drawn(seed, without)
         options = options_of(seed)
+        if way:
+            options = replace(options, target="host", twice=False, way=way)
         verdict = Verdict("none") if found is None else judged(found, options)
         tally.counts[verdict.outcome] += 1
         if log is not None and tally.counts.total() % 50 == 0:
@@ -242,6 +262,7 @@ def main() -> int:
     p.add_argument("--seconds", type=float, default=600)
     p.add_argument("--shrink", type=float, default=60, help="seconds for each failure")
     p.add_argument("--without", default="", help="op types that are not drawn, with commas between")
+    p.add_argument("--way", default="", choices=("", *WAYS), help="all models go this way")
     p.add_argument("--one", type=int, help="judge the model of this seed and print it as a script")
     args = p.parse_args()
     with contextlib.suppress(ImportError):
@@ -251,7 +272,8 @@ def main() -> int:
         seeds: Iterator[int] = iter([args.one])
     else:
         seeds = iter(range(args.seed, args.seed + args.count * args.step, args.step))
-    tally = campaign(seeds, args.seconds, args.shrink, sys.stdout, frozenset(args.without.split(",")))
+    without = frozenset(args.without.split(","))
+    tally = campaign(seeds, args.seconds, args.shrink, sys.stdout, without, args.way)
     print(f"{'#' * 100}\n# {dict(tally.counts)}")
     for (outcome, what), found in sorted(tally.failures.items(), key=lambda f: -len(f[1])):
         print(f"# {len(found):4d}x {outcome}: {what}  (seeds {', '.join(map(str, found[:8]))})")
