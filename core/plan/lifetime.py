@@ -11,7 +11,7 @@ from smelt.core.ir.checked import FactScope
 from smelt.core.ir.graph import Graph, Module, Ref, TensorType, Value
 from smelt.core.ir.in_place import in_place_inputs
 from smelt.core.machine import CPU
-from smelt.core.plan.items import Arm, Item, Timeline, timeline, walk_items
+from smelt.core.plan.items import Arm, Item, Timeline, new_symbols, timeline, walk_items
 
 ALIGNMENT = 64
 """Bytes: a cache line and the widest vector."""
@@ -438,7 +438,8 @@ def _values(graph: Graph, time: Timeline) -> Iterator[Value]:
 
 def _last_uses(graph: Graph, time: Timeline, handed: Mapping[Ref, Ref]) -> dict[Ref, int]:
     """Position of the last read of each value (through views; views themselves do not read). What a loop
-    reads from outside is read until the loop ends. handed: values that may lie where another one lies, which
+    reads from outside is read until the loop ends; what an arm gives, until the branch ends where that decides
+    sizes, since memory of these sizes is reserved before it is copied there. handed: values that may lie where another one lies, which
     is then read with them."""
     uses: dict[Ref, int] = {}
     home: dict[Ref, int] = {}
@@ -458,10 +459,11 @@ def _last_uses(graph: Graph, time: Timeline, handed: Mapping[Ref, Ref]) -> dict[
         for item in items:
             read((r for r in item.node.inputs if r), item.start, path)
             inner = (*path, item.end) if item.node.op == "loop" else path
+            decides = item.node.op == "if" and new_symbols(item.node.outputs, time, item.end)
             for arm in item.arms:
                 define(arm.graph.inputs, inner)
                 visit(arm.items, inner)
-                read(arm.graph.outputs, arm.end, inner)
+                read(arm.graph.outputs, item.end if decides else arm.end, inner)
             define(item.node.outputs, path)
 
     define(graph.inputs, ())

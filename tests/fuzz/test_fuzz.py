@@ -54,9 +54,9 @@ def found(
     return Found(m, tuple(feed(env) for env in sizes))
 
 
-def arm(last: onnx.NodeProto) -> onnx.GraphProto:
-    """A branch of one node."""
-    return helper.make_graph([last], "arm", [], [helper.make_tensor_value_info(last.output[0], 1, None)])
+def arm(last: onnx.NodeProto, kind: int = onnx.TensorProto.FLOAT) -> onnx.GraphProto:
+    """A branch of one node, whose output has elements of that kind."""
+    return helper.make_graph([last], "arm", [], [helper.make_tensor_value_info(last.output[0], kind, None)])
 
 
 FINDINGS: dict[str, Found] = {
@@ -152,6 +152,26 @@ FINDINGS: dict[str, Found] = {
             node("ConcatFromSequence", ["parts"], ["y"], axis=0),
         ],
         {"x": (F32, ["2*N"])}, {"y": F32}, {"two": np.array(2)}, {"2*N": 66}, {"2*N": 7}, {"2*N": 1},
+    ),
+    # kernels took sizes for 0 or more that only a run knows and that may be less: what a Pad cuts off
+    "pads-that-cut": found(
+        [node("Pad", ["x", "pads"], ["y"])],
+        {"x": (F32, ["N", "M"]), "pads": (I64, [4])}, {"y": F32}, {},
+        {"N": 9, "M": 10}, {"N": 12, "M": 9}, {"N": 10, "M": 17},
+    ),
+    # memory of a size that an arm decides was reserved anew before what the arm had made was copied there
+    "size-that-an-arm-decides": found(
+        [
+            node(
+                "If", ["f"], ["a"],
+                then_branch=arm(node("NonZero", ["x"], ["t"]), onnx.TensorProto.INT64),
+                else_branch=arm(node("NonZero", ["x"], ["e"]), onnx.TensorProto.INT64),
+            ),
+            node("Transpose", ["a"], ["places"]),
+            node("GatherND", ["x", "places"], ["y"]),
+        ],
+        {"x": (F32, ["N", "M"]), "f": ("bool", [])}, {"y": F32}, {},
+        {"N": 2, "M": 5}, {"N": 7, "M": 40}, {"N": 17, "M": 33},
     ),
     # empty spatial axes
     "convolution-of-nothing": found(

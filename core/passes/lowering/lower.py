@@ -7,7 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from smelt.core.diag import unsupported
-from smelt.core.dim import Dim, Facts, sym
+from smelt.core.dim import Dim, Facts, SymbolAtom, dmax, sym
+from smelt.core.dim.expr import sole_atom
 from smelt.core.ir.analysis.scope import Access, accesses, kernel_facts
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType
 from smelt.core.ir.kernel import (
@@ -322,10 +323,13 @@ def _rewritten(
     given = {e.name: e.size for e in reversed(abstraction.equations)}
     names = list(dict.fromkeys(e.name for e in abstraction.equations if e.name in speaks))
     names += sorted(speaks - given.keys())
-    dims = tuple(given.get(s, sym(s)) for s in names)
-    renumbered = {s: f"d{k}" for k, s in enumerate(names)}
-    if any(a != b for a, b in renumbered.items()):
-        mapping = {a: sym(b) for a, b in renumbered.items()}
+    dims: list[Dim] = []
+    mapping: dict[str, Dim] = {}
+    for s in names:
+        first, *rest = _unsigned(given.get(s, sym(s)), facts)
+        mapping[s] = sym(f"d{len(dims)}") - (sym(f"d{len(dims) + 1}") if rest else 0)
+        dims += first, *rest
+    if any(sym(s) != d for s, d in mapping.items()):
 
         def change(d: Dim) -> Dim:
             return d.substitute(mapping)
@@ -336,7 +340,16 @@ def _rewritten(
             for buffers in (inputs, outputs, scratch)
         )
     params = tuple(parameter(f"d{k}", d, facts) for k, d in enumerate(dims))
-    return body, inputs, outputs, scratch, dims, params
+    return body, inputs, outputs, scratch, tuple(dims), params
+
+
+def _unsigned(size: Dim, facts: Facts) -> tuple[Dim, ...]:
+    """Dims of a kernel, which are 0 or more, for a size: itself; or, of a number that may be less (what a Pad
+    cuts off), what it has above 0 and what it has below, whose difference it is."""
+    low, _ = facts.bounds(size)
+    if isinstance(sole_atom(size), SymbolAtom) and (low is None or low < 0):
+        return dmax(size, 0), dmax(-size, 0)
+    return (size,)
 
 
 def _extents(s: Stmt) -> Iterator[Dim]:
