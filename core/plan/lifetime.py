@@ -438,9 +438,9 @@ def _values(graph: Graph, time: Timeline) -> Iterator[Value]:
 
 def _last_uses(graph: Graph, time: Timeline, handed: Mapping[Ref, Ref]) -> dict[Ref, int]:
     """Position of the last read of each value (through views; views themselves do not read). What a loop
-    reads from outside is read until the loop ends; what an arm gives, until the branch ends where that decides
-    sizes, since memory of these sizes is reserved before it is copied there. handed: values that may lie where another one lies, which
-    is then read with them."""
+    reads from outside is read until the loop ends; what an arm gives, until the branch ends where that
+    decides sizes, since memory of these sizes is reserved before it is copied there. handed: values that may
+    lie where another one lies, which is then read with them."""
     uses: dict[Ref, int] = {}
     home: dict[Ref, int] = {}
 

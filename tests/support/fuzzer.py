@@ -125,7 +125,7 @@ def _request(found: Found, options: Options, path: str, output: str) -> Request:
     rng = random.Random(str(sizes))
     dims = hot_dims(rng, sizes) if options.hot else {}
     if options.twice:
-        dims |= {f"one/{name}": own[0] for name, own in sizes.items()}
+        dims |= {f"one/{name}": own[0] for name, own in sizes.items() if own[0]}  # a range ends at 1 or more
     entries = (("any", path), ("one", path)) if options.twice else ()
     return Request(
         path, options.target, dims=dims, opt=options.opt, output=output, runner=False, entries=entries
