@@ -10,7 +10,7 @@ from math import gcd, lcm
 from types import MappingProxyType
 from typing import Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
-from smelt.core.dim.atoms import FloorDiv, SymbolAtom
+from smelt.core.dim.atoms import FloorDiv, Max, Min, SymbolAtom
 from smelt.core.dim.budget import TooLarge
 from smelt.core.dim.expr import (
     ZERO,
@@ -18,6 +18,7 @@ from smelt.core.dim.expr import (
     DimLike,
     common_factor,
     divide_terms,
+    dmin,
     make,
     product,
     rebuild_atom,
@@ -178,8 +179,9 @@ class Facts:
         return replace(self, lowers={**self.lowers, name: _add(self.lowers.get(name, ()), bound)})
 
     def with_index(self, name: str, extent: DimLike) -> Facts:
-        """0 <= name < extent: the variable of a loop."""
-        return self.with_range(name, 0, None).with_upper(name, to_dim(extent) - 1)
+        """0 <= name < extent: the variable of a loop. Where it has a value the extent is above 0, so that
+        max(e, 0) is e."""
+        return self.with_range(name, 0, None).with_upper(name, _above_zero(to_dim(extent)) - 1)
 
     @_kept
     def with_le(self, a: DimLike, b: DimLike) -> Facts:
@@ -461,6 +463,17 @@ class Facts:
                     factors.append(sym(name) // (d // g))
             total = total + product(factors) * k
         return total
+
+
+def _above_zero(extent: Dim) -> Dim:
+    """The extent of a loop that has iterations: min(n, max(e, 0)) --> min(n, e)."""
+    atom = sole_atom(extent)
+    if isinstance(atom, Min):
+        return dmin(*map(_above_zero, atom.args))
+    if isinstance(atom, Max):
+        some = [a for a in atom.args if not a.is_const or a.const > 0]
+        return _above_zero(some[0]) if len(some) == 1 else extent
+    return extent
 
 
 def _halves(dim: Dim) -> Dim:

@@ -28,6 +28,7 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.rewrite import (
     Body,
+    bound_here,
     bound_symbols,
     free_symbols,
     fresh_name,
@@ -261,6 +262,36 @@ def peel(kernel: Kernel, var: str, at: DimLike, suffix: str) -> Kernel:
             inside = facts.with_index(copy.var, rest)
             out.append(replace(copy, extent=rest, body=tidy(second, inside)))
         return tuple(out)
+
+    return edit(kernel, var, rewrite, what)
+
+
+def part(kernel: Kernel, var: str, at: DimLike, suffix: str) -> Kernel:
+    """for v in n { s }
+      -->  for v in min(p, n) { s }; for v' in max(n - p, 0) { s[v := p + v'] },  p = max(at, 0)
+
+    As `peel` where nothing is known of `at`, which a run may read from data. All variables of the second part
+    get the suffix.
+    """
+    what = f"part {var} {at}"
+    p = dmax(at, 0)
+    around = find(kernel, var)
+    known = {d.name for d in kernel.dims}.union(*map(bound_here, around[0] if around else ()))
+    if p.symbols - known:
+        raise ScheduleError(what, f"{sorted(p.symbols - known)} are not known around the loop")
+
+    def rewrite(node: LoopNode, facts: Facts) -> Body:
+        loop = serial_loop(node, what)
+        renaming = {v: v + suffix for v in bound_symbols(loop)}
+        new_names(kernel, what, *renaming.values())
+        copy = rename_vars(loop, renaming)
+        assert isinstance(copy, Loop)
+        few, rest = dmin(p, loop.extent), dmax(loop.extent - p, 0)
+        second = substitute_body(copy.body, {copy.var: p + sym(copy.var)})
+        return (
+            replace(loop, extent=few, body=tidy(loop.body, facts.with_index(var, few))),
+            replace(copy, extent=rest, body=tidy(second, facts.with_index(copy.var, rest))),
+        )
 
     return edit(kernel, var, rewrite, what)
 
@@ -608,6 +639,6 @@ def _with_shapes(s: Stmt, shape: Callable[[Buffer], Buffer]) -> Stmt:
 
 
 __all__ = [
-    "bind", "chunk", "collapse", "divide", "enclose", "normalise", "order", "peel", "split", "strip", "tile",
-    "unroll",
+    "bind", "chunk", "collapse", "divide", "enclose", "normalise", "order", "part", "peel", "split", "strip",
+    "tile", "unroll",
 ]

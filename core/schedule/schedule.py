@@ -62,6 +62,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "tile": (loops.tile, "vsvvvv"),
     "order": (loops.order, "o"),
     "peel": (loops.peel, "vdv"),
+    "part": (loops.part, "vdv"),
     "divide": (loops.divide, "viv"),
     "bind": (loops.bind, "vv"),
     "unroll": (loops.unroll, "v"),

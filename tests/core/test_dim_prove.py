@@ -184,6 +184,11 @@ PROOFS: list[tuple[str, Callable[[], Truth], Truth, Truth]] = [
         .prove_lt(o_ + i_, m), YES, YES),
     ("collapsed batch", lambda: Facts().with_index("i", batch * seq)
         .prove_lt(i_ // seq * seq + i_ % seq, batch * seq), YES, YES),
+    ("first part", lambda: Facts().with_index("i", dmin(m, dmax(n - h, 0))).prove_lt(i_ + h, n), YES, YES),
+    ("second part", lambda: Facts().with_index("i", dmax(m - dmax(n - h, 0), 0))
+        .prove_lt(i_ + n - h, m), YES, YES),
+    ("of several parts", lambda: Facts().with_index("i", dmax(n - h, m - h, 0))
+        .prove_lt(i_ + h, n), UNKNOWN, UNKNOWN),
     ("slice", lambda: Facts().with_upper("a", n).with_index("i", n - a).prove_lt(a + i_, n), YES, YES),
 ]  # fmt: skip
 
@@ -263,7 +268,10 @@ def test_proofs_are_sound_with_learned_facts(x: Dim, y: Dim, p: Dim, q: Dim, kin
 
 
 LOOPS = st.lists(
-    st.sampled_from([m, m // 2, n * m, ceildiv(m, 3), dmin(m, 4), n + m // 2]),
+    st.sampled_from([
+        m, m // 2, n * m, ceildiv(m, 3), dmin(m, 4), n + m // 2,
+        dmin(m, dmax(n - 2, 0)), dmax(m - n, n - 2, 0),
+    ]),
     min_size=2,
     max_size=2,
 )

@@ -307,6 +307,7 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "known-multiple-of-16": (op_kernel("sqrt", [("n",)], ("n",)).with_(dims=(DimParam("n", 0, None, 16),)), "", ({"n": 4144}, {"n": 16})),
     "concat-middle": (op_kernel("concat", [("n", "a", 8), ("n", "b", 8)], ("n", "a+b", 8), {"axis": 1}), "", ({"n": 2, "a": 3, "b": 4}, {"n": 2, "a": 0, "b": 1})),
     "concat-last": (op_kernel("concat", [("n", "a", 8), ("n", "a", 5)], ("n", "a", 13), {"axis": 2}), "", ({"n": 2, "a": 3},)),
+    "append": (op_kernel("append_rows", [("b", 2, "p", 40), ("b", 2, "s", 40), ("b",)], ("b", 2, "t", 40), {"length": sym("t")}, dtypes=[f32, f32, i64]), "", ({"b": 2, "p": 5, "s": 2, "t": 9}, {"b": 1, "p": 0, "s": 1, "t": 0}, {"b": 2, "p": 3, "s": 0, "t": 2})),
     "pad": (op_kernel("pad", [("n", "w")], ("n", "w+3"), {"before": (to_dim(0), to_dim(1)), "after": (to_dim(0), to_dim(2)), "mode": "constant"}), "", ({"n": 2, "w": 30},)),
     "slice": (op_kernel("slice", [("n", "w")], ("n", "w-3"), {"starts": (to_dim(0), to_dim(1)), "ends": (sym("n"), sym("w") - 2), "steps": (1, 1)}), "", ({"n": 2, "w": 30},)),
     "gather": (op_kernel("gather", [(6, 40), ("b", "s")], ("b", "s", 40), {"axis": 0}, dtypes=[f32, i64]), "", ({"b": 2, "s": 3},)),

@@ -4,9 +4,10 @@ What the numbers below are worth stands in benchmarks/results/choices.md."""
 
 from __future__ import annotations
 
-from smelt.core.dim import YES, Dim
+from smelt.core.dim import YES, Dim, to_dim
 from smelt.core.ir.analysis.scope import kernel_facts
-from smelt.core.ir.kernel import Load, walk_expr
+from smelt.core.ir.kernel import Call, Index, Load, walk_expr
+from smelt.core.ir.rewrite import bound_symbols
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS
 from smelt.core.schedule.strategies.reduction import (
@@ -17,7 +18,7 @@ from smelt.core.schedule.strategies.reduction import (
     in_flight,
     panel_names,
 )
-from smelt.core.schedule.tree import ScheduleError
+from smelt.core.schedule.tree import ScheduleError, expressions, find
 from smelt.core.schedule.view import View
 
 CHUNK_BYTES = 16 * 1024
@@ -25,6 +26,8 @@ CHUNK_BYTES = 16 * 1024
 HEAVY_CHUNK_BYTES = 4 * 1024
 LANE_BYTES = 16
 """What a lane stores at least where lanes run in step and there is enough: its widest access."""
+REST = ".rest"
+"""What the names of loops over a second part end in."""
 MAX_PARTS = 32
 """Nests that peeling at boundaries (concat, pad) may make of one: each is up to 2 KB of code and 30 ms of
 compiling, and a concatenation of 24 parts in 8 nests takes four times as long as in 32."""
@@ -63,21 +66,25 @@ def _one(d: Draft, root: str) -> None:
     chunk = d.size("chunk", HEAVY_CHUNK_BYTES if v.is_heavy(d.machine) else CHUNK_BYTES)
     budget = max(chunk // size, 4 * lanes)
     n = v.extent(inner).const_or_none
-    groups = list(v.vars[:-1])
+    groups, parts = list(v.vars[:-1]), [inner]
+    row = None
     if n is None or n > budget:
         d.do("chunk", inner, _chunk(n, budget), f"{inner}.g")
         groups.append(f"{inner}.g")
     elif groups and n * 2 <= budget:
-        rows = max(budget // max(n, 1), 1)
-        d.do("chunk", groups[-1], rows, f"{groups[-1]}.g")
-        groups[-1] += ".g"
+        row = groups[-1]
+        d.do("chunk", row, max(budget // max(n, 1), 1), f"{row}.g")
+        groups[-1] = f"{row}.g"
     for g in groups:
         d.do("bind", g, "group")
-    if v.has_lets and len(v.vars) > 1:
+    if v.has_lets and row is not None and _parted(d, groups[-1], row):
+        parts.append(f"{inner}{REST}")
+    elif v.has_lets and len(v.vars) > 1:
         d.attempt("bind_let", v.vars[-2])
     most = HEAVY_IN_FLIGHT if v.is_heavy(d.machine) else IN_FLIGHT
     flight = d.size("in flight", in_flight(d.machine, most, v.stores))
-    d.do("strip", inner, lanes, flight, d.machine.masked)
+    for loop in parts:
+        d.do("strip", loop, lanes, flight, d.machine.masked)
 
 
 def _lanes(d: Draft, v: View, width: int) -> None:
@@ -225,6 +232,30 @@ def collapse_all(d: Draft, v: View) -> View:
 # ---------------------------------------------------------------- boundaries
 
 
+def _parted(d: Draft, group: str, row: str) -> bool:
+    """Rows of two sources, of which a number that a run reads says where the second begins: a loop over the
+    rows of each, in which none asks where it comes from."""
+    try:
+        with d.all_or_nothing():
+            d.do("bind_let", group)
+            d.do("part", row, _turn(d, row), REST)
+    except ScheduleError:
+        return False
+    return True
+
+
+def _turn(d: Draft, row: str) -> Dim:
+    """The first iteration of the loop from which on a comparison of indices has its other answer."""
+    found = find(d.kernel, row)
+    assert found is not None, row
+    for e in expressions(found[1].body):
+        for x in walk_expr(e):
+            at = _changes(x, row) if isinstance(x, Call) else None
+            if at is not None and not at.symbols & bound_symbols(found[1].body):
+                return at
+    raise ScheduleError(f"part {row}", "no comparison turns along it")
+
+
 def _cut(d: Draft, root: str) -> list[str]:
     """Peel loops where a guard's truth changes (concat, slices of pads); the roots of the parts."""
     parts = [root]
@@ -245,6 +276,17 @@ def _cut(d: Draft, root: str) -> list[str]:
             d.order(*back)
             parts.insert(0, back[0])
     return done
+
+
+def _changes(e: Call, row: str) -> Dim | None:
+    """Where `a < b` or `a <= b`, of indices that move by 1 against each other, gets its other answer."""
+    a, b = e.args if e.fn in ("lt", "le") else (None, None)
+    if not isinstance(a, Index) or not isinstance(b, Index):
+        return None
+    step, rest = (a.dim - b.dim).linear(row) or (to_dim(0), a.dim)
+    if step == 1:
+        return -rest if e.fn == "lt" else 1 - rest
+    return None if step != -1 else rest if e.fn == "le" else rest + 1
 
 
 def _boundary(d: Draft, v: View) -> tuple[str, Dim] | None:

@@ -83,6 +83,12 @@ def rows() -> Kernel:
     return op_kernel("gather", [("n", 20), ("m",)], ("m", 20), {"axis": 0}, dtypes=[f32, i64])
 
 
+def appended() -> Kernel:
+    """Rows behind as many of a cache as a run reads: of two sources by a comparison."""
+    shapes, length = [("m", 2, "n", 3), ("m", 2, "k", 3), ("m",)], sym("n") + sym("k")
+    return op_kernel("append_rows", shapes, ("m", 2, "n+k", 3), {"length": length}, dtypes=[f32, f32, i64])
+
+
 def weighted() -> Kernel:
     """A product of which one factor reduces along the rows that are summed over."""
     return parse_kernel(
@@ -113,6 +119,11 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (matmul, "order [i1 i0]"),
     (matmul, "peel i1 16 .t"),
     (matmul, "peel i0 {m//3} .t"),
+    (matmul, "part i0 {m//3} .t"),
+    (matmul, "part i0 5 .t"),
+    (matmul, "part i0 {m - 9} .t; bind i0 group; bind i0.t group"),
+    (appended, "normalise; bind i0 group; bind_let i1; part i2 {g1} .t"),
+    (appended, "normalise; chunk i2 2 g; bind g group; bind_let g; part i2 {g1 - 2*g} .t"),
     (matmul, "bind i0 group; bind i1 vector"),
     (matmul, "bind i0 group; unroll i1"),
     (matmul, "strip i1 4 2 yes"),
@@ -216,6 +227,9 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "", "order [i0 zz]", "no such loops"),
     (matmul, "", "bind zz group", "no loop 'zz'"),
     (matmul, "", "peel i0 5 .t", "not provable"),
+    (matmul, "bind i0 group", "part i0 5 .t", "is bound"),
+    (matmul, "", "part i0 {i1} .t", "not known around the loop"),
+    (matmul, "part i0 5 .t", "part i0 3 .t", "is taken"),
     (matmul, "", "bind i0 vector", "not static"),
     (matmul, "", "strip i0 4 4 no", "innermost"),
     (matmul, "", "collapse i0 i1 c", "row-major"),
@@ -287,7 +301,11 @@ def test_dependent_iterations_are_not_parallel(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["peel i {n//3} .t", "peel i 0 .t", "peel i {n//3} .t; peel i.t 0 .u; split i 4 o p yes"]
+    "text",
+    [
+        "peel i {n//3} .t", "peel i 0 .t", "peel i {n//3} .t; peel i.t 0 .u; split i 4 o p yes",
+        "part i {n - 2} .t", "part i {n - 2} .t; part i.t 1 .u",
+    ],
 )
 def test_dependent_iterations_keep_their_order(text: str) -> None:
     """The part that is peeled off goes on from what the first one has left."""

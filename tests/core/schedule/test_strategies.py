@@ -53,7 +53,7 @@ REACHED = {
     "conv-transpose-2x2": "pack b", "max-pool": "accumulate", "softmax": "keep", "softmax-middle": "keep",
     "softmax-of-a-broadcast": "unclamp [i1 k1 k2]", "softmax-of-a-transpose": "keep", "add-broadcast": "unclamp [i1]",
     "layer-norm": "hoist", "layer-norm-2": "strip_reduce", "sum-2": "strip_reduce", "sum-0": "accumulate",
-    "sum-012": "strip_reduce", "add": "collapse", "gather": "bind_let", "concat-last": "peel", "scan": "bind i group",
+    "sum-012": "strip_reduce", "add": "collapse", "gather": "bind_let", "concat-last": "peel", "append": "part i2", "scan": "bind i group",
     "transpose-2d": "split i1", "argmax-of-4": "strip i0 16 2 no", "sum-of-2x3": "strip i0_i1 16 2 no",
     "max-of-3-bytes": "strip i0 64 2 no", "transpose-one-group": "bind one group; unroll i0", "transpose": "unroll i1; strip i2_i3 16 4 no",
     "vector-matrix": "pack b", "dot": "strip_reduce", "conv-3d": "pack b", "conv-1d": "pack b",
