@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from smelt.counters import TimesByKernel, device_times_of, kernel_times_of, memo
 from smelt.groups import Group, groups, packed, unpacked
 from smelt.library import Held, Moved
 from smelt.limits import MOST_THREADS
+from smelt.output_memory import OutputMemory
 from smelt.policy import UnitPolicy, UnitShare, policy_of
 from smelt.ports import BoundPort, UnitTensor, address, copied, lent, new_array
 
@@ -43,22 +43,6 @@ _ORT_NAMES = {
 
 class _Options(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_int32), ("threads", ctypes.c_int32)]
-
-
-MOST_SHAPES = 4096
-"""How many combinations of input shapes a session remembers the output shapes of."""
-MOST_REUSED = 16 << 20
-"""Bytes of outputs whose memory the next run takes again when the caller has let go of it. To free and ask
-for it in each run can cost the page faults of all its pages, since glibc gives the end of its heap back: 230
-of 510 us in a decode step of llama2l with 512 rows of cache (Zen 4, 2026-11-25)."""
-
-
-def _references(kept: tuple[np.ndarray[Any, Any], ...], k: int) -> int:
-    return getrefcount(kept[k])
-
-
-_ALONE = _references((np.empty(0),), 0)
-"""The count of what only the tuple refers to, which is the interpreter's business."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +175,7 @@ class Session:
             t.shape = p.shape
         self._ours = True
         self._away = False
-        self._kept: tuple[np.ndarray[Any, Any], ...] = ()
-        # shapes of the inputs -> those of the outputs, and whether their memory is kept
-        self._known: dict[tuple[tuple[int, ...], ...], tuple[list[tuple[int, ...]], bool]] = {}
+        self._memory = OutputMemory(self._inputs, self._outputs, manifest)
         gate.entries[name] = self
         _LIVE.add(gate)
 
@@ -507,7 +489,7 @@ class Session:
         valid."""
         with self._gate.alone():
             self._usable()
-            self._kept = ()
+            self._memory.forget()
             self._asked(self._lib.smelt_trim(self._handle))
 
     def profile(self, enable: bool = True) -> None:
@@ -558,12 +540,7 @@ class Session:
             raise self._error(status, self._handle)
         if results is None:
             results = [copied(t, p) for t, p in self._given]
-            if not any(p.late for p in self._outputs):
-                # outputs sized by input shapes alone: from now on the model writes into our arrays
-                if len(self._known) == MOST_SHAPES:
-                    self._known.clear()
-                few = sum(r.nbytes for r in results) <= MOST_REUSED
-                self._known[shapes] = [r.shape for r in results], few
+            self._memory.learn(shapes, results)
         return results
 
     def _bind(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any] | UnitTensor]:
@@ -588,8 +565,8 @@ class Session:
 
     def _targets(self, shapes: tuple[tuple[int, ...], ...]) -> list[np.ndarray[Any, Any]] | None:
         """New arrays for the outputs when their shapes are known, else None: the session's memory."""
-        known, few = self._known.get(shapes, (None, False))
-        if known is None:
+        results = self._memory.arrays(shapes)
+        if results is None:
             for t, _ in self._given:
                 t.data = None
             self._ours = False
@@ -599,17 +576,10 @@ class Session:
             for t, p in self._given:
                 t.shape = p.shape
             self._ours = True
-        kept, owned, results = self._kept, [], []
-        for k, ((t, p), shape) in enumerate(zip(self._given, known, strict=True)):
-            # referenced by the tuple alone: the caller has let go of all that shared the memory
-            free = k < len(kept) and kept[k].shape == shape and _references(kept, k) == _ALONE
-            a = kept[k] if free else new_array(p, shape)
-            p.set_shape(shape)
+        for (t, p), a in zip(self._given, results, strict=True):
+            p.set_shape(a.shape)
             # an empty array has an address too: data None would mean the session's memory
             t.data = address(a)
-            owned.append(a)
-            results.append(a.view())
-        self._kept = tuple(owned) if few else ()
         return results
 
     def _state_value(self, n: int) -> np.ndarray[Any, Any] | None:
