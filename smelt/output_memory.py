@@ -14,7 +14,7 @@ from smelt.core.dim import Dim
 from smelt.ports import BoundPort, new_array
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-Blocks: TypeAlias = tuple[Any, ...]  # arrays, in the shape of an output or of its elements in a row, and None
+KeptArrays: TypeAlias = tuple[Any, ...]  # arrays, in an output's shape or in a row, and None
 
 MOST_SHAPES = 4096
 """How many combinations of input shapes a session remembers the output shapes of."""
@@ -27,7 +27,7 @@ GROWS = 64 << 10
 that nothing has been written to take no memory."""
 
 
-def _references(kept: Blocks, k: int) -> int:
+def _references(kept: KeptArrays, k: int) -> int:
     return getrefcount(kept[k])
 
 
@@ -35,7 +35,7 @@ _ALONE = _references((np.empty(0),), 0)
 """The count of what only the tuple refers to, which is the interpreter's business."""
 
 
-def _free(kept: Blocks, k: int) -> bool:
+def _free(kept: KeptArrays, k: int) -> bool:
     """Whether the caller has let go of all that shared this memory."""
     return k < len(kept) and _references(kept, k) == _ALONE
 
@@ -59,8 +59,8 @@ class OutputMemory:
         """Let go of all memory that no caller has."""
         # of the last run, and of the one before as far as the last could not take its predecessor's: a cache
         # that comes out of one run is fed to the next
-        self._last: Blocks = ()
-        self._before: Blocks = ()
+        self._last: KeptArrays = ()
+        self._before: KeptArrays = ()
 
     def arrays(self, shapes: Shapes) -> list[np.ndarray[Any, Any]] | None:
         """Arrays for the outputs of a run, or None where only the run tells their shapes. Raises
