@@ -14,8 +14,8 @@ LONGEST_PREFIX = 40
 FUNCTIONS = (
     "as_stage", "ask_stage", "cancel", "close", "end_stream", "entry", "entry_count", "entry_name", "error",
     "fallback", "finish_stream", "fork", "input_count", "input_name", "input_rank", "input_type",
-    "input_unit", "kernel_count", "kernel_device_stats", "kernel_stats", "memory_stats", "open",
-    "output_count", "output_name", "output_rank", "output_type", "output_unit", "peek", "policy",
+    "input_unit", "kernel_count", "kernel_device_stats", "kernel_form", "kernel_stats", "memory_stats",
+    "open", "output_count", "output_name", "output_rank", "output_type", "output_unit", "peek", "policy",
     "policy_note", "pop", "probe", "profile", "push", "reset", "run", "share", "share_count", "start_stream",
     "state_count", "state_get", "state_name", "state_rank", "state_set", "state_type", "tensor",
     "tensor_copy", "tensor_export", "tensor_free", "tensor_import", "trim", "variant",

@@ -18,7 +18,8 @@ class Memory:
 
     Of units besides the CPU, by all runs: launches of kernels; submits, how often a driver was told to begin
     what had been asked for; uploads and reads, transfers from and to the host; waits of the host for one.
-    cache_hits and cache_misses: binaries of their code that were found in a file at open, or were not."""
+    cache_hits and cache_misses: binaries of their code that were found in a file at open, or were not.
+    kernel_forms: kernels that their code has in several forms; lesser_forms: those that have not the best."""
 
     arena_bytes: int
     arena_capacity: int
@@ -40,6 +41,8 @@ class Memory:
     waits: int
     cache_hits: int
     cache_misses: int
+    kernel_forms: int
+    lesser_forms: int
 
 
 MEMORY_FIELDS: Final[tuple[str, ...]] = tuple(f.name for f in fields(Memory))

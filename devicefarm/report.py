@@ -121,13 +121,16 @@ class UnitRuns:
 @dataclass(frozen=True, slots=True)
 class KernelTime:
     """Profile of one kernel over the timed runs. device_ns: by the events of the device that it ran on, which
-    told them of so many launches; 0 of these: it has none, or is the CPU."""
+    told them of so many launches; 0 of these: it has none, or is the CPU. form: of a kernel whose code has
+    several, what the one that runs asks of the device; lesser: what keeps it from better ones."""
 
     name: str
     ns: int
     launches: int
     device_ns: int = 0
     device_launches: int = 0
+    form: str | None = None
+    lesser: str = ""
 
 
 @dataclass(frozen=True, slots=True)

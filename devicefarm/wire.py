@@ -207,6 +207,7 @@ _KERNEL = Record(
     {
         "name": TextRule(exact=True), "ns": _COUNT, "launches": _COUNT,
         "device_ns": May(_COUNT, 0), "device_launches": May(_COUNT, 0),
+        "form": May(TextRule(), None), "lesser": May(TextRule(), ""),
     }
 )  # fmt: skip
 

@@ -59,6 +59,7 @@ def typed_functions(held: Held) -> Any:
         "smelt_share": ([pointer, size, pointer], ctypes.c_int),
         "smelt_fork": ([pointer, pointer], ctypes.c_int),
         "smelt_kernel_device_stats": ([pointer, size, pointer, pointer], ctypes.c_int),
+        "smelt_kernel_form": ([pointer, size, pointer, pointer], ctypes.c_int),
         "smelt_kernel_stats": ([pointer, size, pointer, pointer, pointer], ctypes.c_int),
     }
     functions = SimpleNamespace()

@@ -20,7 +20,15 @@ from smelt.core.bundle import Bundle, damaged, read_bundle, spelled_dim
 from smelt.core.diag import Kind, SmeltError, reading
 from smelt.core.dtype import INT64
 from smelt.core.session_memory import Memory
-from smelt.counters import TimesByKernel, device_times_of, kernel_times_of, memory_of, shares_of
+from smelt.counters import (
+    KernelForm,
+    TimesByKernel,
+    device_times_of,
+    kernel_forms_of,
+    kernel_times_of,
+    memory_of,
+    shares_of,
+)
 from smelt.groups import Group, groups, packed, unpacked
 from smelt.library import Held, Moved
 from smelt.limits import MOST_THREADS
@@ -511,6 +519,13 @@ class Session:
         with self._gate.alone():
             self._usable()
             return device_times_of(self._lib, self._handle)
+
+    def kernel_forms(self) -> dict[str, KernelForm]:
+        """Kernel name -> the form that it has got, of the kernels that their unit's code has in several
+        (docs/units.md)."""
+        with self._gate.alone():
+            self._usable()
+            return kernel_forms_of(self._lib, self._handle)
 
     def close(self) -> None:
         """Wait for a run in another thread, then free the session's memory. Its entries cannot be used

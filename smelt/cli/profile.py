@@ -47,18 +47,22 @@ def with_kernels(
 
 @dataclass
 class _Times:
-    """Of one kernel, a number for each run. told: of how many launches of the last run the device told."""
+    """Of one kernel, a number for each run. told: of how many launches of the last run the device told.
+    forms: those that its statements have got, with what keeps each from better ones."""
 
     ns: list[int] = field(default_factory=lambda: [0] * PROFILED)
     device_ns: list[int] = field(default_factory=lambda: [0] * PROFILED)
     launches: int = 0
     told: int = 0
+    forms: dict[str, str] = field(default_factory=dict)
 
     def add(self, turn: int, k: KernelTime) -> None:
         self.ns[turn] += k.ns
         self.device_ns[turn] += k.device_ns
         self.launches += k.launches
         self.told += k.device_launches
+        if k.form is not None:
+            self.forms[k.form] = k.lesser
 
 
 def _profiles(
@@ -66,7 +70,7 @@ def _profiles(
 ) -> Iterator[list[dict[str, Any]]]:
     """Per case: each kernel's time, the median of some runs after the first, with its unit and its ONNX
     nodes. device_ns: null where the device did not tell the times of all launches; least: only where peaks
-    and work are known."""
+    and work are known; forms: only of kernels that their unit's code has in several."""
     rows = {r["name"]: r for r in bundle.manifest["kernels"]}
     names = kernel_names(bundle.manifest["kernels"])
     for case in cases:
@@ -85,6 +89,7 @@ def _profiles(
                 "name": name, "ns": median(t.ns), "launches": t.launches,
                 "device_ns": median(t.device_ns) if t.told == t.launches else None,
                 **({"least": asdict(least[name])} if name in least else {}),
+                **({"forms": [{"asks": a, "lesser": why} for a, why in t.forms.items()]} if t.forms else {}),
                 **{f: rows.get(name, {}).get(f, "") for f in ("unit", "origin")},
             }
             for name, t in times.items()
@@ -92,20 +97,30 @@ def _profiles(
         ]  # fmt: skip
 
 
+def _form_text(kernel: Mapping[str, Any]) -> str:
+    """What the forms of a kernel's statements ask of the device; '-': there is one form alone."""
+    return ", ".join(f["asks"] or "plain" for f in kernel.get("forms", ())) or "-"
+
+
 def profile_text(data: Mapping[str, Any]) -> str:
     """A table for each of the shapes, the slowest kernel first."""
     parts = [f"{u['unit']}: {u['device']}, {u['version']}, driver {u['driver']}" for u in data["units"]]
     for case in data["cases"]:
         slowest = sorted(case["kernels"], key=lambda k: -k["ns"])
-        rows = [["kernel", "unit", "launches", "host clock", "device events", "from"]]
+        several = any("forms" in k for k in slowest)
+        form = ["form"] if several else []
+        rows = [["kernel", "unit", "launches", "host clock", "device events", *form, "from"]]
         rows += [
             [
                 k["name"], k["unit"], str(k["launches"]), milliseconds(k["ns"]),
-                "-" if k["device_ns"] is None else milliseconds(k["device_ns"]), f"{k['origin']:.60}",
+                "-" if k["device_ns"] is None else milliseconds(k["device_ns"]),
+                *([_form_text(k)] if several else ()), f"{k['origin']:.60}",
             ]
             for k in slowest
         ]  # fmt: skip
         parts.append(f"kernels at {case['label']}, each launch waited for:\n{table(rows, indent='  ')}")
+        lesser = {f["lesser"] for k in slowest for f in k.get("forms", ()) if f["lesser"]}
+        parts += [f"  a better form is not used: {why}" for why in sorted(lesser)]
     if any(k["unit"] != CPU and k["device_ns"] is None for c in data["cases"] for k in c["kernels"]):
         parts.append("  -: the device has no events of its own; the host's clock has the launch and the wait")
     return "\n".join(parts)

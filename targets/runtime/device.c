@@ -117,6 +117,11 @@ void rt_device_close(smelt_rt *rt) {
   rt->session->device = NULL;
 }
 
+const char *rt_device_form(const smelt_rt *rt, int32_t kernel, const char **why) {
+  int32_t unit = rt->model->kernels[kernel].unit;
+  return unit && rt->session->device && is_parent(rt) ? rt_unit_form(&rt->session->device->units[unit - 1], kernel, why) : NULL;
+}
+
 int32_t rt_device_check(smelt_rt *rt) {
   if (is_parent(rt)) return SMELT_OK;
   uint32_t first = 1;

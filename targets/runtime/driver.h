@@ -83,6 +83,10 @@ struct smelt_driver {
    * waited for by the call. NULL: it gives none. `unlock`: it is given back, and nothing is under way there. Both, or neither. */
   void *(*lock)(void *state, size_t bytes);
   void (*unlock)(void *state, void *host);
+  /* Where the unit's code has kernel `id` in several forms, each for devices that can do more: what the one that it has got asks of the
+   * device, "" where it asks nothing; *why: what keeps it from each better one, "" where there is none. Both stay until the next call.
+   * NULL: the kernel has one form alone. */
+  const char *(*form)(void *state, int32_t id, const char **why);
   /* What other libraries know a memory by, as DLPack has it: where it lies goes to *device, the `data` there is the result. */
   void *(*known)(void *state, void *memory, DLDevice *device);
   /* The first `bytes` from *data on, memory of another library, which has ended what it did there by its default stream; it stays that

@@ -265,7 +265,7 @@ smelt_status smelt_memory_stats(const smelt_session *s, smelt_memory *out) {
                         .shared_bytes = rt->session->shared_bytes, .launches = traffic->launches, .submits = traffic->submits,
                         .uploads = traffic->uploads, .uploaded_bytes = traffic->uploaded_bytes, .reads = traffic->reads,
                         .read_bytes = traffic->read_bytes, .waits = traffic->waits, .cache_hits = traffic->cache_hits,
-                        .cache_misses = traffic->cache_misses};
+                        .cache_misses = traffic->cache_misses, .kernel_forms = traffic->kernel_forms, .lesser_forms = traffic->lesser_forms};
   for (uint32_t i = 0; i < rt->model->n_arenas; i++) {
     out->arena_bytes += rt->session->arena_bytes[i] * (1 + (uint64_t)rt_device_mirrors(rt, i));
     out->arena_capacity += rt->session->arenas[i].capacity;

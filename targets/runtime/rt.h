@@ -94,7 +94,7 @@ typedef struct {
 
 /* What passed between the host and the units besides it, by all runs: fields of smelt_memory. */
 typedef struct {
-  uint64_t launches, submits, uploads, uploaded_bytes, reads, read_bytes, waits, cache_hits, cache_misses;
+  uint64_t launches, submits, uploads, uploaded_bytes, reads, read_bytes, waits, cache_hits, cache_misses, kernel_forms, lesser_forms;
 } rt_traffic;
 
 /* What the entries of a session have in common. One call at a time has all of it. */
@@ -303,6 +303,7 @@ int32_t rt_device_wait(smelt_rt *rt);   /* for everything */
 void rt_device_drain(smelt_rt *rt);     /* after a failure: drop what has not begun, wait for the rest */
 void rt_device_clock(smelt_rt *rt, int on); /* begin or end to take the devices' own times */
 int64_t rt_device_elapsed(smelt_rt *rt, uint32_t unit); /* ns, since it was last asked; -1: unknown */
+const char *rt_device_form(const smelt_rt *rt, int32_t kernel, const char **why); /* as smelt_driver.form; NULL: it has no unit that is open */
 int32_t rt_device_launch(smelt_rt *rt, int32_t id, const int64_t *args, int64_t groups);
 /* keep: what the arena holds stays when it grows. */
 smelt_addr rt_device_arena(smelt_rt *rt, uint32_t arena, uint64_t bytes, int keep);

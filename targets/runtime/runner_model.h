@@ -11,7 +11,7 @@
   X(open) X(run) X(close) X(error) X(input_count) X(output_count) X(input_name) X(output_name) X(input_type)             \
   X(output_type) X(input_rank) X(output_rank) X(memory_stats) X(profile) X(kernel_count) X(kernel_stats)               \
   X(state_count) X(state_name) X(state_type) X(state_rank) X(reset) X(entry) X(entry_count) X(entry_name)        \
-  X(fallback) X(variant) X(probe) X(peek) X(kernel_device_stats) X(policy) X(share_count) X(share)
+  X(fallback) X(variant) X(probe) X(peek) X(kernel_device_stats) X(kernel_form) X(policy) X(share_count) X(share)
 
 typedef struct {
 #define X(name) __typeof__(&smelt_##name) name;

@@ -54,8 +54,8 @@ void put_memory(worker *w, buffer *b) {
   sys(NR_getrusage, 0, (long)used, 0, 0, 0, 0);
   put_format(b, "{\"arena_bytes\":%u,\"arena_capacity\":%u,\"output_capacity\":%u,\"weights_bytes\":%u,\"allocations\":%u,\"runs\":%u,\"crossings\":%u,\"crossed_bytes\":%u,\"shared\":%u,\"shared_bytes\":%u",
              m.arena_bytes, m.arena_capacity, m.output_capacity, m.weights_bytes, m.allocations, m.runs, m.crossings, m.crossed_bytes, m.shared, m.shared_bytes);
-  put_format(b, ",\"launches\":%u,\"submits\":%u,\"uploads\":%u,\"uploaded_bytes\":%u,\"reads\":%u,\"read_bytes\":%u,\"waits\":%u,\"cache_hits\":%u,\"cache_misses\":%u",
-             m.launches, m.submits, m.uploads, m.uploaded_bytes, m.reads, m.read_bytes, m.waits, m.cache_hits, m.cache_misses);
+  put_format(b, ",\"launches\":%u,\"submits\":%u,\"uploads\":%u,\"uploaded_bytes\":%u,\"reads\":%u,\"read_bytes\":%u,\"waits\":%u,\"cache_hits\":%u,\"cache_misses\":%u,\"kernel_forms\":%u,\"lesser_forms\":%u",
+             m.launches, m.submits, m.uploads, m.uploaded_bytes, m.reads, m.read_bytes, m.waits, m.cache_hits, m.cache_misses, m.kernel_forms, m.lesser_forms);
   put_format(b, ",\"state_capacity\":%u,\"resident_peak_kb\":%u,\"major_faults\":%u,\"preemptions\":%u}", m.state_capacity, U(used[4]), U(used[9]), U(used[17]));
 }
 
@@ -414,12 +414,15 @@ static void send_profile(worker *w) {
   buffer *b = fresh(w);
   put(b, "{\"kind\":\"profile\",\"kernels\":[");
   for (size_t i = 0; i < w->api.kernel_count(w->session); i++) {
-    const char *name = "";
+    const char *name = "", *form = NULL, *why = "";
     uint64_t ns = 0, launches = 0, device_ns = 0, told = 0;
     if (w->api.kernel_stats(w->session, i, &name, &ns, &launches) != SMELT_OK) continue;
     w->api.kernel_device_stats(w->session, i, &device_ns, &told);
-    put_format(b, "%s{\"name\":%q,\"ns\":%u,\"launches\":%u,\"device_ns\":%u,\"device_launches\":%u}", i ? "," : "", name, ns, launches,
-               device_ns, told);
+    w->api.kernel_form(w->session, i, &form, &why);
+    put_format(b, "%s{\"name\":%q,\"ns\":%u,\"launches\":%u,\"device_ns\":%u,\"device_launches\":%u", i ? "," : "", name, ns, launches, device_ns,
+               told);
+    if (form) put_format(b, ",\"form\":%q,\"lesser\":%q", form, why);
+    put(b, "}");
   }
   put(b, "]}");
   reply_text(w, FRAME_STATS);

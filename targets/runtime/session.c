@@ -426,3 +426,15 @@ smelt_status smelt_kernel_device_stats(const smelt_session *s, size_t i, uint64_
   if (launches) *launches = rt->session->kernel_device_launches[i];
   return SMELT_OK;
 }
+
+smelt_status smelt_kernel_form(const smelt_session *s, size_t i, const char **form, const char **why) {
+  const smelt_rt *rt = (const smelt_rt *)s;
+  const char *reason = "";
+  if (!rt) return rt_refuse("smelt_kernel_form: the session is NULL; open one first");
+  if (rt_is_foreign(rt)) return rt_refuse("smelt_kernel_form: " RT_FOREIGN);
+  if (i >= rt->model->n_kernels) return rt_refuse("smelt_kernel_form: the model has no kernel of this number; see smelt_kernel_count");
+  const char *found = rt_device_form(rt, (int32_t)i, &reason);
+  if (form) *form = found;
+  if (why) *why = reason;
+  return SMELT_OK;
+}

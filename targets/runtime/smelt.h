@@ -72,6 +72,7 @@ typedef struct {
   uint64_t reads, read_bytes;       /* from their memory to the host */
   uint64_t waits;            /* how often the host waited for one */
   uint64_t cache_hits, cache_misses; /* binaries of their code that smelt_open found in a file, and those that it did not */
+  uint64_t kernel_forms, lesser_forms; /* kernels that it has in several forms, and those that have not got the best: smelt_kernel_form */
 } smelt_memory;
 
 /* What binds a run to one of the units that the model was compiled for: see smelt_policy. */
@@ -208,6 +209,7 @@ typedef struct {
 #define smelt_kernel_count SMELT_JOIN(SMELT_PREFIX, _kernel_count)
 #define smelt_kernel_stats SMELT_JOIN(SMELT_PREFIX, _kernel_stats)
 #define smelt_kernel_device_stats SMELT_JOIN(SMELT_PREFIX, _kernel_device_stats)
+#define smelt_kernel_form SMELT_JOIN(SMELT_PREFIX, _kernel_form)
 #define smelt_probe SMELT_JOIN(SMELT_PREFIX, _probe)
 #define smelt_peek SMELT_JOIN(SMELT_PREFIX, _peek)
 #define smelt_cancel SMELT_JOIN(SMELT_PREFIX, _cancel)
@@ -341,6 +343,10 @@ smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **n
 /* The same by the events of the device that ran them: ns without the launch and the wait, and of how many launches the device told;
  * 0 of them: it ran on the CPU, or the device has no events. */
 smelt_status smelt_kernel_device_stats(const smelt_session *s, size_t i, uint64_t *ns, uint64_t *launches);
+/* Code of a unit may have a kernel in several forms, each for devices that can do more. *form: what the one that it has got asks of the
+ * device ("" for nothing), NULL where there is one form alone, or where the session has not opened that unit. *why: what keeps it from
+ * each better one, "" where there is none. Both stay until the next call. */
+smelt_status smelt_kernel_form(const smelt_session *s, size_t i, const char **form, const char **why);
 /* For tools that look inside runs: after each launch of a kernel or library function, and before any other, a run calls fn; fn NULL
  * ends that. site: which launch of the entry's program it is (the manifest's `sites`). args: n_buffers addresses, then the kernel's dims.
  * What fn returns other than 0 ends the run, and smelt_run returns SMELT_DEVICE. Runs with a probe leave the state as it was; those without

@@ -7,6 +7,15 @@
 
 enum { MOST_WORDS = 1 << 20, STAGING_BYTES = 1 << 16, COPY = -1, NO_KERNEL = -1, PATIENCE = 4, NO_MEMORY = -1, RELAY_BYTES = 1 << 20 };
 
+static void count_forms(rt_unit *u, uint32_t number) {
+  const char *why = NULL;
+  for (uint32_t i = 0; i < u->model->n_kernels; i++) {
+    if ((uint32_t)u->model->kernels[i].unit != number || !rt_unit_form(u, (int32_t)i, &why)) continue;
+    u->session->traffic.kernel_forms++;
+    u->session->traffic.lesser_forms += *why != 0;
+  }
+}
+
 int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number) {
   u->driver = rt->model->units[number - 1].driver;
   u->session = rt->session;
@@ -18,7 +27,12 @@ int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number) {
   int32_t status = u->driver->open(rt, number, &u->state);
   u->shares = !status && u->driver->shares ? u->driver->shares(u->state) : SMELT_SHARES_NOT;
   if (u->shares == SMELT_READS_WAIT) u->shares = SMELT_SHARES_NOT, u->reads_wait = 1;
+  if (!status) count_forms(u, number);
   return status;
+}
+
+const char *rt_unit_form(const rt_unit *u, int32_t kernel, const char **why) {
+  return u->state && u->driver->form ? u->driver->form(u->state, kernel, why) : NULL;
 }
 
 /* What a call of the driver told. */

@@ -71,6 +71,7 @@ int32_t rt_unit_unmap(rt_unit *u, void *memory, void *mapped, size_t bytes, int 
 int32_t rt_unit_start(rt_unit *u);  /* what waits */
 int32_t rt_unit_finish(rt_unit *u); /* everything is done, or given up */
 void rt_unit_clock(rt_unit *u, int on);
+const char *rt_unit_form(const rt_unit *u, int32_t kernel, const char **why); /* as smelt_driver.form */
 int64_t rt_unit_elapsed(rt_unit *u); /* ns of the launches since it was last asked, by the device's events; -1: nobody tells */
 void rt_unit_forget(rt_unit *u);    /* what has not been started, and then as above */
 

@@ -404,6 +404,7 @@ static void close_unit(void *state) {
   free(u->tensors);
   free(u->used);
   free(u->words);
+  free(u->refusals);
   free(u->package);
   free(u);
 }
@@ -412,5 +413,5 @@ const smelt_driver smelt_driver_vulkan = {
     .name = "Vulkan", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish, .flush = flush,
     .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
-    .known = known, .adopt = adopt,
+    .form = form_of, .known = known, .adopt = adopt,
 };

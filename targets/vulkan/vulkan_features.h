@@ -93,6 +93,7 @@ static int32_t choose_forms(smelt_rt *rt, vk_unit *u) {
     for (uint32_t tries = 0; tries < n && !u->kernels[i].row; tries++, next = (next + 1) % n) {
       const part_row *part = row_at(u, next);
       if (strcmp((const char *)u->package + part->name, u->model->kernels[i].name)) continue;
+      if (!last) u->kernels[i].first = (const uint32_t *)part;
       last = part;
       if (has_features(u, part)) u->kernels[i].row = (const uint32_t *)part;
     }
@@ -103,6 +104,38 @@ static int32_t choose_forms(smelt_rt *rt, vk_unit *u) {
                       (unsigned)u->most_lanes, (const char *)u->package + last->name, (unsigned)last->lanes);
   }
   return SMELT_OK;
+}
+
+static uint32_t number_of(const vk_unit *u, const part_row *part) { return (uint32_t)(part - row_at(u, 0)); }
+
+/* The names of features, with a + between them. */
+static const char *feature_text(uint32_t flags, char *out, size_t room) {
+  size_t n = 0;
+  *out = 0;
+  for (size_t i = 0; i < sizeof feature_names / sizeof *feature_names; i++)
+    if (flags & feature_names[i].bit && n < room) n += (size_t)snprintf(out + n, room - n, "%s%s", n ? "+" : "", feature_names[i].weak);
+  return out;
+}
+
+/* The form of a kernel, and what keeps it from each better one (driver.h). */
+static const char *form_of(void *state, int32_t id, const char **why) {
+  vk_unit *u = state;
+  const part_row *taken = (const part_row *)u->kernels[id].row, *first = (const part_row *)u->kernels[id].first;
+  const char *text = (const char *)u->package;
+  char wanted[128], lacking[128];
+  size_t n = 0;
+  if (!taken) return NULL;
+  const part_row *second = number_of(u, first) + 1 < u->package[1] ? first + 1 : NULL;
+  if (!second || strcmp(text + first->name, text + second->name)) return NULL;
+  *u->lesser = 0;
+  for (const part_row *p = first; p < taken && n < sizeof u->lesser; p++) {
+    int32_t code = u->refusals[number_of(u, p)];
+    const char *form = feature_text(p->flags, wanted, sizeof wanted), *less = feature_text(p->flags & ~u->features, lacking, sizeof lacking);
+    n += code ? (size_t)snprintf(u->lesser + n, sizeof u->lesser - n, "%sthe driver refused %s with code %d", n ? "; " : "", form, (int)code)
+              : (size_t)snprintf(u->lesser + n, sizeof u->lesser - n, "%sfor %s the device lacks %s", n ? "; " : "", form, less);
+  }
+  *why = u->lesser;
+  return feature_text(taken->flags, u->form, sizeof u->form);
 }
 
 static int32_t create_device(smelt_rt *rt, vk_unit *u) {

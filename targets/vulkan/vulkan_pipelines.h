@@ -129,6 +129,7 @@ static int32_t create_pipelines(smelt_rt *rt, vk_unit *u) {
     int32_t code = create_pipeline(u, &u->kernels[i]);
     const part_row *next = NULL; /* drivers may refuse what they say they have */
     while (code && (next = next_form(u, (const part_row *)u->kernels[i].row))) {
+      u->refusals[number_of(u, (const part_row *)u->kernels[i].row)] = code;
       u->kernels[i].row = (const uint32_t *)next;
       code = create_pipeline(u, &u->kernels[i]);
     }

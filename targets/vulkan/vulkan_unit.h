@@ -76,7 +76,8 @@ typedef struct {
 } part_row;
 
 typedef struct {
-  const uint32_t *row; /* NULL: a kernel of another unit */
+  const uint32_t *row; /* of the form that it has; NULL: a kernel of another unit */
+  const uint32_t *first; /* of its forms, the best */
   vk_object pipeline, layout, set_layout;
   uint32_t shared; /* bindings from this one on are one: more than the device has */
 } vk_kernel;
@@ -93,6 +94,7 @@ typedef struct {
   vk_object command_pool, cache;
   vk_piece nothing; /* bound in place of tensors without elements */
   uint32_t *package;
+  int32_t *refusals; /* per row of the package: the code with which the driver refused it; 0: nobody asked, or it took it */
   vk_kernel *kernels;
   vk_slot ring[RING], *slot; /* slot: what is being recorded */
   uint64_t serial, reached;  /* recordings so far, of which n lies in ring[n % RING]; all up to `reached` have ended, the others are under way */
@@ -120,6 +122,7 @@ typedef struct {
   vk_object queries;        /* where launches leave its numbers, two each; 0: nobody asks */
   uint32_t n_timed;         /* launches since somebody asked, also those that had no room */
   char name[264];
+  char form[128], lesser[640]; /* what was told last of a kernel's form */
 } vk_unit;
 
 static int32_t vk_failed(smelt_rt *rt, const vk_unit *u, const char *what, int32_t code) {
@@ -277,10 +280,11 @@ static int32_t read_package(smelt_rt *rt, vk_unit *u) {
     if (part->n_bindings > most_bindings) most_bindings = part->n_bindings;
     if (part->n_parameters > most_parameters) most_parameters = part->n_parameters;
   }
+  u->refusals = calloc(n + 1, sizeof *u->refusals);
   u->tensors = calloc(most_bindings, sizeof *u->tensors);
   u->used = calloc(most_bindings, sizeof *u->used);
   u->words = calloc(most_parameters, sizeof *u->words);
-  if (!u->tensors || !u->used || !u->words)
+  if (!u->refusals || !u->tensors || !u->used || !u->words)
     return rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for the kernels of a Vulkan device; close others");
   return SMELT_OK;
 }

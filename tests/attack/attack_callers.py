@@ -316,6 +316,10 @@ class Caller:
                 "kernel on its device",
                 self.lib.smelt_kernel_device_stats(session, self.rng.choice([0, 99, 2**64 - 1]), None, None),
             ),
+            (
+                "a kernel's form",
+                self.lib.smelt_kernel_form(session, self.rng.choice([0, 99, 2**64 - 1]), None, None),
+            ),
             ("trim", self.lib.smelt_trim(session)),
         ):
             if status:

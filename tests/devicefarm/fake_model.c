@@ -57,7 +57,7 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
   memset(*out, 0, sizeof **out);
   (*out)->memory = (smelt_memory){.arena_capacity = 11, .weights_bytes = 13, .crossings = 17, .crossed_bytes = 19, .shared = 67, .shared_bytes = 71, .state_capacity = 23,
                                     .launches = 29, .submits = 31, .uploads = 37, .uploaded_bytes = 41, .reads = 43, .read_bytes = 47,
-                                    .waits = 53, .cache_hits = 59, .cache_misses = 61};
+                                    .waits = 53, .cache_hits = 59, .cache_misses = 61, .kernel_forms = 73, .lesser_forms = 79};
   (*out)->error = "";
   (*out)->alone = n >= 5 && bundle_dir[n - 5] == 'a' && bundle_dir[n - 1] == 'e'; /* ".../alone" */
   return SMELT_OK;
@@ -102,6 +102,10 @@ size_t smelt_kernel_count(const smelt_session *s) { (void)s; return 1; }
 smelt_status smelt_kernel_device_stats(const smelt_session *s, size_t i, uint64_t *ns, uint64_t *launches) {
   (void)s, (void)i;
   return *ns = 0, *launches = 0, SMELT_OK;
+}
+smelt_status smelt_kernel_form(const smelt_session *s, size_t i, const char **form, const char **why) {
+  (void)s, (void)i;
+  return *form = "bytes", *why = "for \"more\" the device lacks it", SMELT_OK;
 }
 smelt_status smelt_kernel_stats(const smelt_session *s, size_t i, const char **name, uint64_t *ns, uint64_t *launches) {
   (void)i;

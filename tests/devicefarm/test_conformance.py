@@ -122,7 +122,7 @@ def test_the_sessions_memory_is_told_field_by_field(client: RunnerClient) -> Non
         "arena_capacity": 11, "weights_bytes": 13, "crossings": 17, "crossed_bytes": 19,
         "shared": 67, "shared_bytes": 71, "state_capacity": 23,
         "launches": 29, "submits": 31, "uploads": 37, "uploaded_bytes": 41, "reads": 43, "read_bytes": 47,
-        "waits": 53, "cache_hits": 59, "cache_misses": 61,
+        "waits": 53, "cache_hits": 59, "cache_misses": 61, "kernel_forms": 73, "lesser_forms": 79,
     }  # fmt: skip
     assert {name: getattr(client.model.memory, name) for name in MEMORY_FIELDS} == opened
     report = client.run([X, mode(FINE)])
@@ -162,6 +162,7 @@ def test_timed_run(client: RunnerClient, place: Place) -> None:
     assert report.samples.inner >= 2
     assert report.first_ns > 400_000
     assert [k.name for k in report.profile] == ["double_it"]
+    assert (report.profile[0].form, report.profile[0].lesser) == ("bytes", 'for "more" the device lacks it')
     assert report.profile[0].launches == report.samples.inner * len(report.samples_ns)
     timing = report.timing
     assert timing is not None

@@ -49,7 +49,7 @@ def library() -> ctypes.CDLL:
     for name in _POINTERS:
         getattr(lib, name).restype = ctypes.c_void_p
     lib.h_cache_hits.restype = ctypes.c_uint64
-    for name in ("h_error", "h_device"):
+    for name in ("h_error", "h_device", "h_form"):
         getattr(lib, name).restype = ctypes.c_char_p
     return lib
 
@@ -86,6 +86,12 @@ class Session:
     def cache_hits(self) -> int:
         found: int = self.lib.h_cache_hits(self.handle)
         return found
+
+    def form(self, kernel: int) -> tuple[str, str] | None:
+        """What the form of a kernel asks of the device, and what keeps it from better ones."""
+        why = ctypes.c_char_p()
+        found = self.lib.h_form(self.handle, kernel, ctypes.byref(why))
+        return None if found is None else (found.decode(), (why.value or b"").decode())
 
     def close(self) -> None:
         self.lib.h_close(self.handle)

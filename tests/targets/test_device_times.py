@@ -27,6 +27,15 @@ model (float[n, 64] x) => (float[n, 64] y) <float[64, 64] w>
   [three] y = MatMul (p, w)
 }
 """
+HALVES = """
+<ir_version: 8, opset_import: ["" : 17]>
+model (float16[n, 64] x) => (float16[n, 64] y, float[n, 64] z)
+{
+  [one] y = Softmax (x)
+  [two] a = Cast <to: int = 1> (x)
+  [three] z = Softmax <axis: int = 0> (a)
+}
+"""
 UNITS = [pytest.param("x86+opencl", marks=needs_opencl), pytest.param("x86+vulkan", marks=needs_vulkan)]
 X = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)
 
@@ -120,6 +129,34 @@ def test_bench_shows_them(target: str, tmp_path: Path, capsys: pytest.CaptureFix
         assert k["device_ns"] > 0 and k["launches"] >= 1
     assert main(words) in (0, 5)
     assert "device events" in capsys.readouterr().out
+
+
+@needs_vulkan
+def test_the_forms_of_kernels_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which each kernel has got, why no better one, and how many have not the best."""
+    onnx.save(onnx.parser.parse_model(HALVES), tmp_path / "m.onnx")
+    made = smelt.compile(tmp_path / "m.onnx", target="x86+vulkan", output=tmp_path / "out")
+    monkeypatch.setenv("SMELT_VULKAN_WEAK", "storage16=0,halves=0")
+    weak = smelt.load(made)
+    forms, memory = weak.kernel_forms(), weak.memory()
+    assert forms and len(forms) == memory.kernel_forms == memory.lesser_forms
+    assert all(not f.asks and "storage16" in f.lesser for f in forms.values())
+    words = ["bench", str(made.path), "--plan", "quick", "--shape", "x:300x64", "--profile"]
+    done = subprocess.run(
+        [sys.executable, "-m", "smelt.cli.main", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 5) and "plain" in done.stdout, done.stderr
+    assert "a better form is not used: for storage16" in done.stdout
+    monkeypatch.delenv("SMELT_VULKAN_WEAK")
+    strong = smelt.load(made)
+    best = [f for f in strong.kernel_forms().values() if not f.lesser]
+    assert all(f.asks for f in best) and strong.memory().kernel_forms == len(forms)
+    assert strong.memory().lesser_forms == len(forms) - len(best)
+
+
+def test_a_processor_tells_no_forms(tmp_path: Path) -> None:
+    s = smelt.load(bundle("host", tmp_path))
+    assert s.kernel_forms() == {} and s.memory().kernel_forms == s.memory().lesser_forms == 0
 
 
 def test_profile_is_of_one_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

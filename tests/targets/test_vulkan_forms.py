@@ -131,6 +131,8 @@ def test_the_first_form_that_a_device_has_is_taken(monkeypatch: pytest.MonkeyPat
         (part,) = emit_parts([parse_kernel(text % number)]).values()
         return replace(part, features=frozenset(features))
 
+    told: list[tuple[str, str] | None] = []
+
     def taken(weak: str, *better: Part, last: Part) -> float:
         monkeypatch.setenv("SMELT_VULKAN_WEAK", weak)
         session = Session([replace(last, better=better)], [2])
@@ -138,18 +140,28 @@ def test_the_first_form_that_a_device_has_is_taken(monkeypatch: pytest.MonkeyPat
         got = np.zeros(1, np.float32)
         session.launch(0, [x, y], [0, 0], [1], 1)
         session.download(y, got)
+        told.append(session.form(0))
         session.close()
         return float(got[0])
 
     best, some, plain = form(7, "int8", "storage16"), form(5, "storage16"), form(3)
     weakest = "int8=0,storage16=0,float64=0"
     assert taken(weakest, best, some, last=plain) == 3
+    why = "for storage16+int8 the device lacks storage16+int8; for storage16 the device lacks storage16"
+    assert told.pop() == ("", why)
+    assert taken(weakest, last=plain) == 3
+    assert told.pop() is None, "there is one form"
     with pytest.raises(Failed, match="lacks the feature shaderFloat64, which kernel 'k_double' needs"):
         taken(weakest, best, last=form(2, "float64"))
     wanted = 7 if _has("int8", monkeypatch) and _has("storage16", monkeypatch) else 3
     assert taken("", best, last=plain) == wanted
     if _has("storage16", monkeypatch):
         assert taken("int8=0", best, some, last=plain) == 5
+        assert told.pop() == ("storage16", "for storage16+int8 the device lacks int8")
+        refused = replace(some, words=some.words[:5])
+        assert taken("", refused, last=plain) == 3
+        asked, why = told.pop() or ("", "")
+        assert not asked and re.fullmatch("the driver refused storage16 with code -[0-9]+", why)
 
 
 def _has(feature: str, monkeypatch: pytest.MonkeyPatch) -> bool:

@@ -249,6 +249,8 @@ static void test_refusals(smelt_session *session, size_t n_out) {
   EXPECT(API(smelt_kernel_stats)(NULL, 0, NULL, NULL, NULL) == SMELT_INVALID && has(E(NULL), "session is NULL"));
   EXPECT(API(smelt_kernel_device_stats)(session, 99, NULL, NULL) == SMELT_INVALID && has(E(NULL), "no kernel"));
   EXPECT(API(smelt_kernel_device_stats)(NULL, 0, NULL, NULL) == SMELT_INVALID && has(E(NULL), "session is NULL"));
+  EXPECT(API(smelt_kernel_form)(session, 99, NULL, NULL) == SMELT_INVALID && has(E(NULL), "no kernel"));
+  EXPECT(API(smelt_kernel_form)(NULL, 0, NULL, NULL) == SMELT_INVALID && has(E(NULL), "session is NULL"));
   API(smelt_cancel)(NULL), API(smelt_cancel)(session); /* nothing runs: nothing is cancelled */
   EXPECT(go(session, 2, 3, out, n_out) == SMELT_OK && right(out, 2, 3));
   API(smelt_close)(NULL);
@@ -268,6 +270,8 @@ static void test_profile(smelt_session *session, size_t n_out) {
   API(smelt_kernel_stats)(session, 0, NULL, NULL, &launches);
   EXPECT(launches == 3);
   EXPECT(API(smelt_kernel_device_stats)(session, 0, &ns, &launches) == SMELT_OK);
+  const char *form = "unset", *why = NULL;
+  EXPECT(API(smelt_kernel_form)(session, 0, &form, &why) == SMELT_OK && !form && why && !*why);
   EXPECT(launches == 3 || (launches == 0 && ns == 0)); /* of all launches, or of none: the CPU has no events */
 }
 

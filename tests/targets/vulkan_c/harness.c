@@ -34,6 +34,7 @@ harness *h_open(const void *code, uint64_t bytes, const char *const *names, cons
 const char *h_error(const harness *h) { return h->rt.error; }
 const char *h_device(const harness *h) { return smelt_driver_vulkan.device(h->state); }
 uint64_t h_cache_hits(const harness *h) { return h->rt.session->traffic.cache_hits; }
+const char *h_form(const harness *h, int32_t id, const char **why) { return smelt_driver_vulkan.form(h->state, id, why); }
 void h_close(harness *h) {
   if (h->state) smelt_driver_vulkan.close(h->state);
   free(h->rt.session);
