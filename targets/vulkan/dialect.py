@@ -11,6 +11,7 @@ from math import prod
 from smelt.core.dim import Dim, to_dim
 from smelt.core.dtype import DType, bf16, bool_, f16, f32, i64
 from smelt.core.ir.analysis.scope import Binder, holding, written
+from smelt.core.ir.intrinsics import REDUCE_FN
 from smelt.core.ir.kernel import (
     Block,
     Buffer,
@@ -21,6 +22,7 @@ from smelt.core.ir.kernel import (
     Let,
     Load,
     Loop,
+    LoopNode,
     Stmt,
     Store,
     Tiles,
@@ -30,8 +32,10 @@ from smelt.core.ir.kernel import (
 from smelt.core.ir.rewrite import free_symbols
 from smelt.core.machine import Machine
 from smelt.targets.grid.exprs import GridPlace, flat_index
+from smelt.targets.grid.lane_trees import LaneTree, lane_tree
+from smelt.targets.grid.reduce import neutral
 from smelt.targets.grid.statements import GridStatements, Inside
-from smelt.targets.vulkan import half, scalars, wide
+from smelt.targets.vulkan import half, scalars, subgroups, wide
 from smelt.targets.vulkan.code import DONT_UNROLL, Code, V, Variable
 from smelt.targets.vulkan.index import fits, is_wide, magnitude, narrow_index, numbered, wide_index
 from smelt.targets.vulkan.machine import PRIVATE_LIMIT
@@ -41,8 +45,10 @@ from smelt.targets.vulkan.spirv import (
     FUNCTION,
     LOCAL_INVOCATION_ID,
     NARROW_BYTES,
+    NUM_SUBGROUPS,
     NUM_WORKGROUPS,
     STORAGE_BUFFER,
+    SUBGROUP_ID,
     WORKGROUP,
     WORKGROUP_ID,
     SpirvModule,
@@ -114,6 +120,13 @@ class Dialect(GridStatements[V, Place]):
             self.parameters[key] = V(self.code, self.code.m.fresh(), "u")
         return self.parameters[key]
 
+    def _number(self, which: int) -> V:
+        """A built-in variable of one number."""
+        memory = self.code.m.built_in(which, "u")
+        if which not in self.built_in:
+            self.built_in.append(which)
+        return self.code.at_head("Load", "u", memory)
+
     def _input(self, which: int, axis: int) -> V:
         """A number of a built-in variable."""
         m = self.code.m
@@ -176,6 +189,38 @@ class Dialect(GridStatements[V, Place]):
         hint = DONT_UNROLL if level in ("unroll", "vector") else 0
         with self._repeated(extent), self.code.count(0, limit, hint=hint) as at, self.frame():
             yield at
+
+    def _body(self, s: LoopNode | Block, shared: bool) -> None:
+        tree = lane_tree(s) if shared and isinstance(s, Block) and "subgroups" in self.features else None
+        known = tree is not None and subgroups.reduces(tree.kind, tree.parts.dtype)
+        if tree is None or not known or tree.lanes > self.lanes:
+            super()._body(s, shared)
+            return
+        with self._buffers(s.buffers, s.body, shared):
+            self._reduce_lanes(tree)
+
+    def _reduce_lanes(self, tree: LaneTree) -> None:
+        """Each subgroup reduces what its invocations have made, and one of the group what the subgroups have:
+        which invocations are one does not matter. All come here, since a block with lanes stands where all
+        of the group go."""
+        c, name, dtype = self.code, tree.parts.name, tree.parts.dtype
+        c.m.require("subgroups")
+        start = self.literal(neutral(tree.kind, dtype), dtype)
+        common, mine = self.places[name], self.private_array(tree.parts, (), 1, (tree.first,))
+        self.write(mine, c.u(0), start)  # also for invocations that have no part
+        self.places[name] = mine
+        self._stmts((tree.first,), True)
+        self.places[name] = common
+        together = subgroups.over_subgroup(tree.kind, dtype, self.read(mine, c.u(0)))
+        with self.when(subgroups.elected(c)):
+            self.write(common, self._number(SUBGROUP_ID), together)
+        self.barrier()
+        with self.when(self.lane.equals(0)):
+            total, count = c.variable(kind_of(dtype), start), self._number(NUM_SUBGROUPS)
+            with c.count(0, count, rounds=self.lanes) as at, self.frame():
+                part = self.read(common, at)
+                total.set(self.intrinsic(REDUCE_FN[tree.kind], dtype, total.get(), part))
+            self.write(*self.element(tree.total.buffer, tree.total.index), total.get())
 
     def _loop(self, s: Loop, shared: bool) -> None:
         """Unrolled loops are written out, so that elements of private arrays have constant places: an array

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 from smelt.core.dim import Dim, SymbolAtom, product, sym, to_dim
 from smelt.core.ir.analysis.scope import accesses, written
-from smelt.core.ir.kernel import Kernel, Stmt
+from smelt.core.ir.kernel import Block, Kernel, Stmt, walk
 from smelt.core.ir.rewrite import free_symbols, local_buffers
 from smelt.core.machine import Machine
+from smelt.targets.grid.lane_trees import lane_tree
 from smelt.targets.grid.parts import each_part, mentioned
 from smelt.targets.vulkan.dialect import Dialect, PartParameter, Place
-from smelt.targets.vulkan.features import KERNEL_FORMS
+from smelt.targets.vulkan.features import KERNEL_FORMS, SMALL_FORM, TOGETHER
 from smelt.targets.vulkan.index import MOST
 from smelt.targets.vulkan.machine import MACHINE
 from smelt.targets.vulkan.spirv import (
@@ -72,21 +73,25 @@ def emit_parts(kernels: Sequence[Kernel], machine: Machine = MACHINE) -> dict[tu
 def _forms(kernel: Kernel, s: Stmt, machine: Machine, name: str) -> Part:
     """A statement for every device, and for those that have what it would use."""
     plain = _part(Dialect(kernel, s, machine), name)
-    if not _has_narrow(kernel, s):
-        return plain
+    of_use = _of_use(kernel, s)
     better: dict[frozenset[str], Part] = {}
-    for features in KERNEL_FORMS:
+    for features in dict.fromkeys(form & of_use for form in KERNEL_FORMS):
+        if not features:
+            continue
         made = _part(Dialect(kernel, s, machine, features), name)
         if made.features != plain.features:
             better.setdefault(made.features, made)
     return replace(plain, better=tuple(better.values()))
 
 
-def _has_narrow(kernel: Kernel, s: Stmt) -> bool:
-    """Whether memory has elements that are smaller than a word."""
+def _of_use(kernel: Kernel, s: Stmt) -> frozenset[str]:
+    """The features that may change a statement's module: those of small numbers where memory has elements
+    that are smaller than a word, those of subgroups where lanes reduce."""
     used = mentioned(s)
     buffers = (b for b in kernel.buffers().values() if b.name in used)
-    return any(b.dtype.bits < 32 for b in (*buffers, *local_buffers((s,))))
+    narrow = any(b.dtype.bits < 32 for b in (*buffers, *local_buffers((s,))))
+    trees = any(isinstance(x, Block) and lane_tree(x) is not None for x in walk((s,)))
+    return (SMALL_FORM if narrow else frozenset()) | (TOGETHER if trees else frozenset())
 
 
 def _part(f: Dialect, name: str) -> Part:

@@ -35,6 +35,10 @@ OPCODES = {
     "BitwiseXor": 198, "BitwiseAnd": 199, "Not": 200, "BitFieldSExtract": 202, "ControlBarrier": 224,
     "AtomicLoad": 227, "AtomicXor": 242, "Phi": 245, "LoopMerge": 246, "SelectionMerge": 247, "Label": 248,
     "Branch": 249, "BranchConditional": 250, "ReturnValue": 254, "Return": 253,
+    "GroupNonUniformElect": 333, "GroupNonUniformIAdd": 349, "GroupNonUniformFAdd": 350,
+    "GroupNonUniformIMul": 351, "GroupNonUniformFMul": 352, "GroupNonUniformSMin": 353,
+    "GroupNonUniformUMin": 354, "GroupNonUniformSMax": 356, "GroupNonUniformUMax": 357,
+    "GroupNonUniformLogicalAnd": 362, "GroupNonUniformLogicalOr": 363,
 }  # fmt: skip
 GLSL = {
     "RoundEven": 2, "Trunc": 3, "FAbs": 4, "Floor": 8, "Ceil": 9, "Sqrt": 31, "FindUMsb": 75,
@@ -48,6 +52,7 @@ INPUT, WORKGROUP, PRIVATE, FUNCTION, PUSH_CONSTANT, STORAGE_BUFFER = 1, 4, 6, 7,
 SPEC_ID, BLOCK, ARRAY_STRIDE, BUILT_IN, ALIASED, COHERENT = 1, 2, 6, 11, 20, 23
 NON_WRITABLE, BINDING, DESCRIPTOR_SET, MEMBER_OFFSET, NO_CONTRACTION = 24, 33, 34, 35, 42
 NUM_WORKGROUPS, WORKGROUP_SIZE, WORKGROUP_ID, LOCAL_INVOCATION_ID = 24, 25, 26, 27
+NUM_SUBGROUPS, SUBGROUP_ID = 38, 40
 
 NARROW_BYTES = {"s": 2, "y": 1, "h": 2}
 """Of the kinds that memory alone has."""
@@ -159,11 +164,11 @@ class SpirvModule:
     def global_variable(self, storage: int, pointer: int, *initial: int) -> int:
         return self.declare("Variable", storage, *initial, typed=pointer, again=True)
 
-    def built_in(self, which: int) -> int:
-        """An input variable of three numbers."""
+    def built_in(self, which: int, kind: str = "x") -> int:
+        """An input variable, of three numbers or of another kind."""
         key = ("built-in", which)
         if key not in self._seen:
-            self._seen[key] = self.global_variable(INPUT, self.pointer(INPUT, self.type("x")))
+            self._seen[key] = self.global_variable(INPUT, self.pointer(INPUT, self.type(kind)))
             self.decorate(self._seen[key], BUILT_IN, which)
         return self._seen[key]
 

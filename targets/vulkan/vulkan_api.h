@@ -15,7 +15,7 @@ enum {
   VK_PIPELINE_LAYOUT_CREATE = 30, VK_SET_LAYOUT_CREATE = 32, VK_POOL_CREATE = 33, VK_SET_ALLOCATE = 34, VK_WRITE_SET = 35,
   VK_COMMAND_POOL_CREATE = 39, VK_COMMAND_ALLOCATE = 40, VK_COMMAND_BEGIN = 42, VK_MEMORY_BARRIER = 46,
   VK_FEATURES_2 = 1000059000, VK_PROPERTIES_2 = 1000059001, VK_SMALL_TYPES = 1000082000, VK_STORAGE_16 = 1000083000, VK_STORAGE_8 = 1000177000,
-  VK_FLOAT_CONTROLS_PROPERTIES = 1000197000,
+  VK_FLOAT_CONTROLS_PROPERTIES = 1000197000, VK_SUBGROUP_PROPERTIES = 1000094000, VK_SUBGROUP_BASIC = 1, VK_SUBGROUP_ARITHMETIC = 4,
   VK_DISCRETE = 2, VK_QUEUE_COMPUTE = 2,
   VK_DEVICE_LOCAL = 1, VK_HOST_VISIBLE = 2, VK_HOST_COHERENT = 4, VK_HOST_CACHED = 8,
   VK_USAGE_ALL = 1 | 2 | 32, /* transfer from and to, storage */
@@ -50,6 +50,7 @@ typedef struct { uint32_t api, driver, vendor, device, kind; char name[256]; uin
 typedef struct { int32_t type; void *next; vk_properties properties; } vk_properties_2;
 typedef struct { int32_t type; void *next; uint32_t independence[2], keeps_zero_inf_nan_16, keeps_zero_inf_nan_32, keeps_zero_inf_nan_64, keeps_subnormals_16,
   subnormals[5], rounds_to_even_16, rest[5]; } vk_float_controls;
+typedef struct { int32_t type; void *next; uint32_t size, stages, operations, all_stages; } vk_subgroups;
 typedef struct { uint32_t before[39], float64, int64, int16, rest[13]; } vk_features;
 typedef struct { int32_t type; void *next; vk_features features; } vk_features_2;
 typedef struct { int32_t type; void *next; uint32_t buffers, uniforms, pushed, stages; } vk_storage_16;

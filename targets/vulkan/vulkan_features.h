@@ -4,7 +4,7 @@
 #include "vulkan_unit.h"
 
 /* The bits of a module's flags, as features.py has them. */
-enum { FLOAT64 = 1, STORAGE16 = 2, STORAGE8 = 4, INT16 = 8, INT8 = 16, HALVES = 32 };
+enum { FLOAT64 = 1, STORAGE16 = 2, STORAGE8 = 4, INT16 = 8, INT8 = 16, HALVES = 32, SUBGROUPS = 64 };
 
 /* Each by the name that SMELT_VULKAN_WEAK takes away, and by Vulkan's. */
 static const struct {
@@ -13,6 +13,7 @@ static const struct {
 } feature_names[] = {
     {FLOAT64, "float64", "shaderFloat64"}, {STORAGE16, "storage16", "storageBuffer16BitAccess"}, {STORAGE8, "storage8", "storageBuffer8BitAccess"},
     {INT16, "int16", "shaderInt16"},       {INT8, "int8", "shaderInt8"},                         {HALVES, "halves", "shaderFloat16"},
+    {SUBGROUPS, "subgroups", "VK_SUBGROUP_FEATURE_ARITHMETIC_BIT"},
 };
 
 static const char *const CONTROLS_EXTENSION = "VK_KHR_shader_float_controls", *const STORAGE_8_EXTENSION = "VK_KHR_8bit_storage";
@@ -37,8 +38,14 @@ static int promises_halves(const vk_unit *u, const vk_float_controls *f) {
   return u->keeps_subnormals_16 || (trust && strstr(trust, "halves"));
 }
 
+/* Whether invocations of compute shaders reduce among those that run together, which are several. */
+static int has_subgroups(const vk_subgroups *s) {
+  const uint32_t wanted = VK_SUBGROUP_BASIC | VK_SUBGROUP_ARITHMETIC;
+  return s->size > 1 && (s->stages & VK_STAGE_COMPUTE) && (s->operations & wanted) == wanted;
+}
+
 /* The bits of what the device has; the request is for these alone. f: zeros where it has no float controls. */
-static uint32_t ask_features(vk_unit *u, const vk_float_controls *f, vk_asked *a) {
+static uint32_t ask_features(vk_unit *u, const vk_float_controls *f, const vk_subgroups *s, vk_asked *a) {
   memset(a, 0, sizeof *a);
   int has_bytes = has_extension(u, STORAGE_8_EXTENSION), has_small = has_extension(u, SMALL_TYPES_EXTENSION);
   a->core.type = VK_FEATURES_2, a->storage16.type = VK_STORAGE_16, a->storage8.type = VK_STORAGE_8, a->small.type = VK_SMALL_TYPES;
@@ -48,7 +55,7 @@ static uint32_t ask_features(vk_unit *u, const vk_float_controls *f, vk_asked *a
   if (has_small) *next = &a->small;
   u->vk.vkGetPhysicalDeviceFeatures2(u->physical, &a->core);
   const uint32_t has[] = {a->core.features.float64, a->storage16.buffers, a->storage8.buffers, a->core.features.int16, a->small.int8,
-                          a->small.float16 && promises_halves(u, f)};
+                          a->small.float16 && promises_halves(u, f), (uint32_t)has_subgroups(s)};
   uint32_t found = 0;
   for (size_t i = 0; i < sizeof has / sizeof *has; i++)
     if (has[i] && weaker(feature_names[i].weak, 1)) found |= feature_names[i].bit;
@@ -141,7 +148,9 @@ static const char *form_of(void *state, int32_t id, const char **why) {
 static int32_t create_device(smelt_rt *rt, vk_unit *u) {
   vk_properties_2 properties = {.type = VK_PROPERTIES_2};
   vk_float_controls floats = {.type = has_extension(u, CONTROLS_EXTENSION) && weaker("controls", 1) ? VK_FLOAT_CONTROLS_PROPERTIES : 0};
-  if (floats.type) properties.next = &floats;
+  vk_subgroups subgroups = {.type = VK_SUBGROUP_PROPERTIES};
+  properties.next = &subgroups;
+  if (floats.type) subgroups.next = &floats;
   u->vk.vkGetPhysicalDeviceProperties2(u->physical, &properties);
   const vk_limits *limits = &properties.properties.limits;
   u->vendor = properties.properties.vendor, u->device_id = properties.properties.device, u->driver_version = properties.properties.driver;
@@ -159,7 +168,7 @@ static int32_t create_device(smelt_rt *rt, vk_unit *u) {
   u->timestamp_bits = timestamp_bits(u);
   u->timestamp_ns = u->timestamp_bits ? limits->timestamp_ns : 0;
   vk_asked asked;
-  u->features = ask_features(u, &floats, &asked);
+  u->features = ask_features(u, &floats, &subgroups, &asked);
   int32_t status = choose_forms(rt, u);
   if (status) return status;
   float priority = 1;

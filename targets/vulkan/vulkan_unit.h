@@ -195,7 +195,8 @@ static uint32_t number(const char **text) {
 /* The number after `name=` in SMELT_VULKAN_WEAK, which tests set to play a weaker device; else `otherwise`. */
 static uint32_t weaker(const char *name, uint32_t otherwise) {
   const char *text = getenv("SMELT_VULKAN_WEAK"), *at = text ? strstr(text, name) : NULL;
-  if (!at || at[strlen(name)] != '=') return otherwise;
+  while (at && (at[strlen(name)] != '=' || (at != text && at[-1] != ','))) at = strstr(at + 1, name);
+  if (!at) return otherwise;
   at += strlen(name) + 1;
   uint32_t n = number(&at);
   return n < otherwise ? n : otherwise;

@@ -415,7 +415,7 @@ def test_validation_layers_find_nothing(tmp_path: Path) -> None:
 import numpy as np
 from installed import system_folder
 from kernel_data import compare, inputs
-from device_trees import check_tree
+from device_trees import check_tree, in_step
 from scheduled_trees import TREES
 from smelt.core.ir.text import parse_kernel
 from vulkan_run import OnVulkan
@@ -437,6 +437,7 @@ for dtype in ("f16", "bf16", "i8", "bool"):
     built = OnVulkan(kernel)
     built(inputs(kernel, {"n": 7}), {"n": 7})
     built.session.close()
+check_tree(OnVulkan, *in_step("softmax", MACHINE)).session.close()
 session = Session(list(emit_parts([parse_kernel(DOUBLE)]).values()), [2])
 test_more_submits_than_command_buffers(session)
 test_a_point_is_reached_with_its_reads(session)

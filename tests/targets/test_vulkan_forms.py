@@ -18,7 +18,7 @@ from smelt.core.dtype import DTYPES, DType, f16
 from smelt.core.ir.text import parse_kernel
 from smelt.targets.vulkan import features
 from smelt.targets.vulkan.emit import Part, emit_parts
-from smelt.targets.vulkan.features import FEATURES, SMALL_FORM, STORED_FORM
+from smelt.targets.vulkan.features import FEATURES, SMALL_FORM, STORED_FORM, TOGETHER
 from smelt.targets.vulkan.machine import MACHINE
 
 WEAKER = {
@@ -116,7 +116,7 @@ def test_what_the_forms_are_and_what_they_share() -> None:
     assert of("i8") == of("bool") == {stored8 | {"int8"}: 63, stored8: 252, plain: 252}
     assert of("f32") == {plain: 252} and of("i64") == {plain: 504}
     assert of("f64") == {frozenset({"float64"}): 504}
-    assert SMALL_FORM | STORED_FORM | {"float64"} == {*FEATURES}
+    assert SMALL_FORM | STORED_FORM | TOGETHER | {"float64"} == {*FEATURES}
 
 
 def test_the_first_form_that_a_device_has_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
