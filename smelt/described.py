@@ -173,6 +173,7 @@ def _part(
         "lanes": lane_count(s, machine.max_lanes) if part is None else part.lanes,
         "vectors": sorted(_vectors(s), reverse=True),
         "shared_bytes": 0 if part is None else part.shared_bytes,
+        "forms": [] if part is None else list(part.forms),
         "usage": [_used(u, part.lanes) for u in usage.get(key, ())] if part is not None else [],
         "listing": None if listing is None else listing(),
     }

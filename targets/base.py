@@ -36,13 +36,15 @@ class LaunchedPart:
     """A top-level statement of a kernel, as its driver launches it. symbol: its name in the device's code.
     lanes: work-items of a group. function: its function in the host's objects, for devices that run these.
     shared_bytes: memory of a group; None: the compiler does not know. asked_bytes: of these, what the driver
-    has to ask for at a launch. listing: makes its code as text, for people; None: nothing does."""
+    has to ask for at a launch. forms: of a part that the code has in several, what each asks of a device, the
+    best first; '' is for any. listing: makes its code as text, for people; None: nothing does."""
 
     symbol: str
     lanes: int = 1
     function: str = ""
     shared_bytes: int | None = None
     asked_bytes: int = 0
+    forms: tuple[str, ...] = ()
     listing: Callable[[], str] | None = field(default=None, compare=False)
 
 

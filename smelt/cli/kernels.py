@@ -137,6 +137,8 @@ def _part(row: Row, part: Row, number: str) -> Iterator[str]:
     shared = part["shared_bytes"]
     taken = "unknown" if shared is None else f"{shared:,} of {machine['shared_bytes']:,} bytes"
     yield f"    shared    {taken}"
+    if part["forms"]:
+        yield f"    forms     {', '.join(form or 'plain' for form in part['forms'])}"
     for used in part["usage"]:
         yield f"    {used['machine']:9} {_usage(used)}"
     if not part["usage"]:

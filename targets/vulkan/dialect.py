@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -192,12 +192,18 @@ class Dialect(GridStatements[V, Place]):
 
     def _body(self, s: LoopNode | Block, shared: bool) -> None:
         tree = lane_tree(s) if shared and isinstance(s, Block) and "subgroups" in self.features else None
-        known = tree is not None and subgroups.reduces(tree.kind, tree.parts.dtype)
-        if tree is None or not known or tree.lanes > self.lanes:
+        if tree is None or not self._has_instruction(tree):
             super()._body(s, shared)
             return
-        with self._buffers(s.buffers, s.body, shared):
+        # a part for each subgroup, of which there are as many as invocations at most
+        parts = replace(tree.parts, shape=(to_dim(self.lanes),))
+        with self._buffers((parts,), s.body, shared):
             self._reduce_lanes(tree)
+
+    def _has_instruction(self, tree: LaneTree) -> bool:
+        wanted = self.lanes * self.element_bytes(tree.parts, True)
+        fits = tree.lanes <= self.lanes and self.shared_bytes + wanted <= self.machine.shared_bytes
+        return fits and subgroups.reduces(tree.kind, tree.parts.dtype)
 
     def _reduce_lanes(self, tree: LaneTree) -> None:
         """Each subgroup reduces what its invocations have made, and one of the group what the subgroups have:

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from smelt.core.dtype import DType, f64, i32, u32
-from smelt.core.dtype import bool_ as boolean
-from smelt.core.dtype import f32 as single
+from smelt.core.dtype import DType, f64, i64, u64
 from smelt.targets.vulkan.code import Code, V
 from smelt.targets.vulkan.math import is_nan
+from smelt.targets.vulkan.scalars import wrapped
 
 SUBGROUP_SCOPE, REDUCE = 3, 0
 
-_SUMS = {"sum": "FAdd", "prod": "FMul"}
-_WHOLE = {"sum": "IAdd", "prod": "IMul"}
-OPERATIONS: Mapping[DType, Mapping[str, str]] = MappingProxyType({
-    single: {**_SUMS, "max": "SMax", "min": "SMin"},
-    f64: _SUMS,
-    i32: {**_WHOLE, "max": "SMax", "min": "SMin"},
-    u32: {**_WHOLE, "max": "UMax", "min": "UMin"},
-    boolean: {"max": "LogicalOr", "min": "LogicalAnd"},
+OPERATIONS: Mapping[str, Mapping[str, str]] = MappingProxyType({
+    "float": {"sum": "FAdd", "prod": "FMul", "max": "SMax", "min": "SMin"},
+    "int": {"sum": "IAdd", "prod": "IMul", "max": "SMax", "min": "SMin"},
+    "uint": {"sum": "IAdd", "prod": "IMul", "max": "UMax", "min": "UMin"},
+    "bool": {"max": "LogicalOr", "min": "LogicalAnd"},
 })  # fmt: skip
-"""What is reduced by an instruction: the dtype and kind of a reduction. Extremes of floats are those of
-numbers in the same order, since devices are free in what their own do with NaN; sums of numbers of fewer bits
-are rounded at each step, as one instruction does not."""
+"""A dtype's category and the kind of a reduction -> the instruction. Extremes of floats are those of numbers
+in the same order, since devices are free in what their own do with NaN."""
+
+LEFT_OUT = frozenset(((i64, ""), (u64, ""), (f64, "max"), (f64, "min")))
+"""(dtype, kind), '' for all kinds: halves of 64 bits have no instruction that every such device has."""
 
 NAN_KEYS: Mapping[str, int] = MappingProxyType({"max": 0x7FC00000, "min": 0x803FFFFF})
 """Above the key of infinity, and below that of minus infinity: NaN is what a reduction with NaN gives."""
@@ -32,7 +30,8 @@ NAN_KEYS: Mapping[str, int] = MappingProxyType({"max": 0x7FC00000, "min": 0x803F
 
 def reduces(kind: str, dtype: DType) -> bool:
     """Whether subgroups have an instruction for a reduction."""
-    return kind in OPERATIONS.get(dtype, {})
+    missing = (dtype, "") in LEFT_OUT or (dtype, kind) in LEFT_OUT
+    return not missing and kind in OPERATIONS.get(dtype.category, {})
 
 
 def over_subgroup(kind: str, dtype: DType, v: V) -> V:
@@ -41,9 +40,9 @@ def over_subgroup(kind: str, dtype: DType, v: V) -> V:
     operand = _key(v, NAN_KEYS[kind]) if keyed else v
     c = v.code
     scope = c.u(SUBGROUP_SCOPE).id
-    name = f"GroupNonUniform{OPERATIONS[dtype][kind]}"
+    name = f"GroupNonUniform{OPERATIONS[dtype.category][kind]}"
     found = c.impure(name, operand.kind, scope, REDUCE, operand.id)
-    return _turned(found).as_float() if keyed else found
+    return _turned(found).as_float() if keyed else wrapped(found, dtype)
 
 
 def elected(c: Code) -> V:

@@ -14,6 +14,7 @@ from smelt.core.machine import Machine
 from smelt.targets import base
 from smelt.targets.platform import TargetSpec
 from smelt.targets.vulkan.emit import Part, emit_parts
+from smelt.targets.vulkan.features import FEATURES
 from smelt.targets.vulkan.machine import MACHINE
 from smelt.targets.vulkan.package import module_bytes, packed
 
@@ -33,11 +34,18 @@ class VulkanDevice:
         parts = emit_parts(kernels, MACHINE)
         rows = {
             key: base.LaunchedPart(
-                p.name, p.lanes, shared_bytes=p.shared_bytes, listing=partial(disassembled, module_bytes(p))
+                p.name, p.lanes, shared_bytes=p.shared_bytes, forms=_forms(p),
+                listing=partial(disassembled, module_bytes(p)),
             )
             for key, p in parts.items()
-        }
+        }  # fmt: skip
         return base.DeviceCode(packed(list(parts.values())), rows, dumps=_dumps(list(parts.values())))
+
+
+def _forms(p: Part) -> tuple[str, ...]:
+    """As the driver spells them (form_of in vulkan_features.h)."""
+    named = ("+".join(name for name in FEATURES if name in form.features) for form in (*p.better, p))
+    return tuple(named) if p.better else ()
 
 
 def _dumps(parts: Sequence[Part]) -> base.Dumps:

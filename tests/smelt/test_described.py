@@ -154,6 +154,22 @@ def test_launches_add_up(tmp_path: Path) -> None:
     assert total.evaluate({"n": 7}) >= 4 * 7 + 8 * 7
 
 
+def test_the_forms_of_a_kernel_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one that stores halves and reduces by lanes; a kernel that has one form shows none."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT16, ["n", 1024]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "rows", [x], [y])
+    path = tmp_path / "rows.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    (row,) = described(path, "x86+vulkan")
+    forms = [p["forms"] for p in row["parts"]]
+    assert forms[0][:3] == ["storage16+halves+subgroups", "storage16+subgroups", "subgroups"]
+    assert forms[0][-1] == "" and len(set(forms[0])) == len(forms[0])
+    code, out, _ = said(capsys, "inspect", path, "--target", "x86+vulkan", "--kernels")
+    assert code == 0 and f"forms     {', '.join(f or 'plain' for f in forms[0])}\n" in out
+    code, out, _ = said(capsys, "inspect", path, "--target", "x86+opencl", "--kernels")
+    assert code == 0 and "forms  " not in out
+
+
 def test_inspect_shows_costs_at_shapes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("inspect", model, "--target", "x86+opencl", "--kernels", "--shape", "x:2x16x64")
     code, out, _ = said(capsys, *words)
