@@ -317,7 +317,7 @@ class Caller:
                 self.lib.smelt_kernel_device_stats(session, self.rng.choice([0, 99, 2**64 - 1]), None, None),
             ),
             (
-                "a kernel's form",
+                "kernel in forms",
                 self.lib.smelt_kernel_form(session, self.rng.choice([0, 99, 2**64 - 1]), None, None),
             ),
             ("trim", self.lib.smelt_trim(session)),

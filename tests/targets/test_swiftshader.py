@@ -21,7 +21,7 @@ pytestmark = [
     needs_vulkan,
     pytest.mark.skipif(not DRIVER.is_file(), reason="no SwiftShader: run .ci/swiftshader"),
 ]
-SUITES = ("trees", "driver", "forms", "models", "ops")
+SUITES = ("trees", "driver", "forms", "subgroups", "models", "ops")
 
 
 @pytest.mark.parametrize("suite", SUITES)
