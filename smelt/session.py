@@ -8,27 +8,20 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from smelt import counters
 from smelt.c_functions import check_ports, entry_names, typed_functions
 from smelt.capsules import DLDevice, DLTensor, is_elsewhere
 from smelt.core.bundle import Bundle, damaged, read_bundle, spelled_dim
 from smelt.core.diag import Kind, SmeltError, reading
 from smelt.core.dtype import INT64
 from smelt.core.session_memory import Memory
-from smelt.counters import (
-    KernelForm,
-    TimesByKernel,
-    device_times_of,
-    kernel_forms_of,
-    kernel_times_of,
-    memory_of,
-    shares_of,
-)
+from smelt.counters import KernelForm, TimesByKernel
 from smelt.groups import Group, groups, packed, unpacked
 from smelt.library import Held, Moved
 from smelt.limits import MOST_THREADS
@@ -36,6 +29,7 @@ from smelt.output_memory import OutputMemory
 from smelt.policy import UnitPolicy, UnitShare, policy_of
 from smelt.ports import BoundPort, UnitTensor, address, copied, lent, new_array
 
+Counted = TypeVar("Counted")
 _KINDS: dict[int, Kind] = {
     1: "invalid", 2: "unsupported", 3: "shape", 4: "device", 5: "infra", 6: "internal",
 }  # fmt: skip
@@ -449,9 +443,7 @@ class Session:
 
     def memory(self) -> Memory:
         """Bytes of arena, outputs and weights, and how many allocations there were so far."""
-        with self._gate.alone():
-            self._usable()
-            return memory_of(self._lib, self._handle, self._asked)
+        return self._counted(counters.memory_of, self._asked)
 
     def set_policy(self, policy: UnitPolicy | str) -> None:
         """Bind the runs from now on by this policy. Raises SmeltError."""
@@ -463,9 +455,7 @@ class Session:
     def units(self) -> tuple[UnitShare, ...]:
         """The units that runs may be bound to, in the order in which a session takes them, with the share of
         the runs that each had."""
-        with self._gate.alone():
-            self._usable()
-            return shares_of(self._lib, self._handle, self._asked)
+        return self._counted(counters.shares_of, self._asked)
 
     @property
     def policy_note(self) -> str | None:
@@ -506,26 +496,25 @@ class Session:
             self._usable()
             self._asked(self._lib.smelt_profile(self._handle, int(enable)))
 
+    def _counted(self, ask: Callable[..., Counted], *more: Any) -> Counted:
+        """What a session counts, while nothing else goes on in it."""
+        with self._gate.alone():
+            self._usable()
+            return ask(self._lib, self._handle, *more)
+
     def kernel_times(self) -> TimesByKernel:
         """Kernel name -> (total nanoseconds, launches) since `profile()`, by the host's clock: on a device
         with launching and waiting."""
-        with self._gate.alone():
-            self._usable()
-            return kernel_times_of(self._lib, self._handle)
+        return self._counted(counters.kernel_times_of)
 
     def device_times(self) -> TimesByKernel:
         """Kernel name -> (total nanoseconds, launches) since `profile()`, by the events of the device that
         ran them; without kernels that ran on the CPU or on a device that has no events."""
-        with self._gate.alone():
-            self._usable()
-            return device_times_of(self._lib, self._handle)
+        return self._counted(counters.device_times_of)
 
     def kernel_forms(self) -> dict[str, KernelForm]:
-        """Kernel name -> the form that it has got, of the kernels that their unit's code has in several
-        (docs/units.md)."""
-        with self._gate.alone():
-            self._usable()
-            return kernel_forms_of(self._lib, self._handle)
+        """Kernel name -> the form that it has got, where its unit's code has several (docs/units.md)."""
+        return self._counted(counters.kernel_forms_of)
 
     def close(self) -> None:
         """Wait for a run in another thread, then free the session's memory. Its entries cannot be used
