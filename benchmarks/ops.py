@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 from op_rows import OP_ROWS, OpRow, Size
+from op_rows_plain import PLAIN_ROWS
 from op_rows_spatial import SPATIAL_ROWS
 
 from smelt.bench import Pair, against
@@ -77,7 +78,7 @@ def main() -> None:
     args = options.parse_args()
     print("| operator | size | us | ONNX Runtime's us | ratio |\n|---|---|---|---|---|")
     ratios: list[float] = []
-    for row in (*OP_ROWS, *SPATIAL_ROWS):
+    for row in (*OP_ROWS, *SPATIAL_ROWS, *PLAIN_ROWS):
         if not any(text in row.name for text in args.only.split("|")):
             continue
         try:
