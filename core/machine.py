@@ -10,10 +10,10 @@ from types import MappingProxyType
 FREE = frozenset({"cast", "bitcast"})
 COSTS: Mapping[str, int] = MappingProxyType({
     "div": 3, "sqrt": 8, "exp": 13, "erf": 14, "tanh": 14, "log": 28, "sin": 41, "cos": 42,
-    "mod": 890, "fmod": 890, "asin": 303, "pow": 342, "acos": 375, "atan": 395, "log1p": 475, "tan": 516,
+    "atan": 31, "acos": 31, "asin": 38, "pow": 62, "mod": 890, "fmod": 890, "log1p": 475, "tan": 516,
     "cosh": 492, "acosh": 541, "sinh": 752, "atanh": 908, "asinh": 925,
 })  # fmt: skip
-"""What an element of a scalar function takes, in multiply-adds; others take one. From 300 on they are calls
+"""What an element of a scalar function takes, in multiply-adds; others take one. From 400 on they are calls
 of libm, an element at a time. The mean of the processors in benchmarks/results/intrinsics.md."""
 HEAVY = 12
 """The cost from which a function rules its loop: its latency, not its loads and stores."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from smelt.core.dtype import DType
 from smelt.targets.llvm.builder import Value
-from smelt.targets.llvm.math import TRANSCENDENTAL, power
+from smelt.targets.llvm.math import TRANSCENDENTAL
+from smelt.targets.llvm.powers import power
 from smelt.targets.llvm.scalar import TABLE, Emit, Scalars
 
 

@@ -17,8 +17,8 @@ class Cpu:
 
     machine: what schedules see. index_bits: width of addresses. half: f16 <-> f32 are instructions.
     propagating: llvm.maximum and llvm.minimum are one instruction. rounding: floor, round etc. are.
-    remainder: LLVM's frem is exact. features: LLVM's feature string. abi: LLVM's ABI name, where one must be
-    given.
+    remainder: LLVM's frem is exact. saturates: converting vectors, floats out of range become the
+    nearest integer. features: LLVM's feature string. abi: LLVM's ABI name, where one must be given.
     """
 
     triple: str
@@ -30,6 +30,7 @@ class Cpu:
     propagating: bool = False
     rounding: bool = True
     remainder: bool = True
+    saturates: bool = True
     abi: str = ""
 
     @property
@@ -94,12 +95,13 @@ def _x86(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
     there = features_of("x86_64", cpu, flags)
     wide, middle = there >= {"avx512f", "avx512vl"}, there >= {"avx2", "fma"}
     if wide:
-        return Cpu(triple, cpu, replace(_AVX512, instructions=x86.rows(16, there), ahead=AHEAD), text)
+        machine = replace(_AVX512, instructions=x86.rows(16, there), ahead=AHEAD)
+        return Cpu(triple, cpu, machine, text, saturates=False)
     if middle:
         machine = replace(_AVX2, instructions=x86.rows(8, there), ahead=AHEAD)
-        return Cpu(triple, cpu, machine, text, half="f16c" in there)
+        return Cpu(triple, cpu, machine, text, half="f16c" in there, saturates=False)
     machine = replace(_SSE4, instructions=x86.rows(4, there), ahead=AHEAD)
-    return Cpu(triple, cpu, machine, text, half=False, rounding=cpu != "x86-64")
+    return Cpu(triple, cpu, machine, text, half=False, rounding=cpu != "x86-64", saturates=False)
 
 
 def _aarch64(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:

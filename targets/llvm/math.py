@@ -1,4 +1,4 @@
-"""exp, log, tanh, erf, sin, cos, pow ... on float vectors as polynomials; the rest by libm, lane by lane.
+"""exp, log, tanh, erf, sin, acos ... on float vectors as polynomials; the rest by libm, lane by lane.
 
 The coefficients are minimax fits (iteratively reweighted least squares at 40 digits) made for this file; the
 bound beside each is the fit's error before rounding. Everything is exact at infinities and NaN is kept.
@@ -54,6 +54,12 @@ _ERF_ROWS = (
 # sin(r) = r + r^3 * sum(r^2), cos(r) = 1 - r^2/2 + r^4 * sum(r^2), |r| <= pi/4
 _SIN = (-0.1666665524, 0.008332174271, -0.0001951680752)  # 3.6e-9 relative
 _COS = (0.04166664556, -0.001388736302, 2.44378989e-05)  # 9.6e-11
+# atan(t) = t + t^3 * sum(t^2), |t| <= tan(pi/8): 6.6e-10 relative
+_ATAN = (-0.3333331549, 0.1999848877, -0.1424383568, 0.1059590167, -0.06083191738)
+# asin(r) = r + r^3 * sum(r^2), |r| <= 1/2: 5e-9 relative
+_ASIN = (0.1666675393, 0.07495241804, 0.04547709131, 0.02414764731, 0.04221847918)
+PIO2_LOW = -4.371139000186241e-08
+"""What pi/2 is beyond the float nearest to it."""
 
 
 def polynomial(s: Scalars, x: Value, coefficients: Sequence[float]) -> Value:
@@ -266,37 +272,56 @@ def libm(name: str) -> Callable[..., Value]:
     return emit
 
 
-def power(s: Scalars, a: Value, b: Value) -> Value:
-    """a**b: small constant exponents by multiplication, the rest by libm."""
-    exponent = b.const
-    if exponent is None or exponent not in _POWERS:
-        return libm("pow")(s, a, b)
-    return _POWERS[float(exponent)](s, a)
+# ---------------------------------------------------------------- inverses of sin, cos, tan
 
 
-def _square(s: Scalars, a: Value) -> Value:
-    return s.mul(a, a)
+def atan(s: Scalars, x: Value) -> Value:
+    """The angle of a tangent: 2 ulp. Tangents beyond tan(pi/8) and its reciprocal are moved below it by one
+    division."""
+    if x.elem != "float":
+        return libm("atan")(s, x)
+    size, one = s.unary("fabs", x), s.like(x, 1.0)
+    far = s.compare("fcmp ogt", size, s.like(x, 1.0 + math.sqrt(2.0)))
+    middle = s.compare("fcmp ogt", size, s.like(x, math.sqrt(2.0) - 1.0))
+    above = s.select(far, s.like(x, -1.0), s.select(middle, s.sub(size, one), size))
+    below = s.select(far, size, s.select(middle, s.add(size, one), one))
+    t = s.binary("fdiv", above, below)
+    turned = s.select(far, s.like(x, math.pi / 2), s.select(middle, s.like(x, math.pi / 4), s.like(x, 0.0)))
+    z = s.mul(t, t)
+    return s.copysign(s.add(turned, s.fma(s.mul(t, z), polynomial(s, z, _ATAN), t)), x)
 
 
-def _cube(s: Scalars, a: Value) -> Value:
-    return s.mul(s.mul(a, a), a)
+def _asin_parts(s: Scalars, x: Value) -> tuple[Value, Value, Value]:
+    """(whether |x| < 1/2, r, what asin(r) has beyond r): r is |x| where it is, else the root of (1-|x|)/2."""
+    size, half = s.unary("fabs", x), s.like(x, 0.5)
+    small = s.compare("fcmp olt", size, half)
+    rest = s.mul(s.sub(s.like(x, 1.0), size), half)
+    z = s.select(small, s.mul(size, size), rest)
+    r = s.select(small, size, s.unary("sqrt", rest))
+    return small, r, s.mul(s.mul(r, z), polynomial(s, z, _ASIN))
 
 
-def _root(s: Scalars, a: Value) -> Value:
-    # pow(-inf, 0.5) is +inf and pow(-0.0, 0.5) is +0, unlike sqrt
-    root = s.unary("sqrt", s.add(a, s.like(a, 0.0)))
-    infinite = s.like(a, math.inf)
-    return s.select(s.compare("fcmp oeq", a, s.like(a, -math.inf)), infinite, root)
+def asin(s: Scalars, x: Value) -> Value:
+    """The angle of a sine: 2 ulp, NaN beyond 1."""
+    if x.elem != "float":
+        return libm("asin")(s, x)
+    small, r, more = _asin_parts(s, x)
+    rest = s.fma(more, s.like(x, -2.0), s.like(x, PIO2_LOW))
+    far = s.add(s.fma(r, s.like(x, -2.0), s.like(x, math.pi / 2)), rest)
+    return s.copysign(s.select(small, s.add(r, more), far), x)
 
 
-_POWERS: dict[float, Callable[[Scalars, Value], Value]] = {
-    0.0: lambda s, a: s.like(a, 1.0),
-    1.0: lambda s, a: a,
-    2.0: _square,
-    3.0: _cube,
-    -1.0: lambda s, a: s.binary("fdiv", s.like(a, 1.0), a),
-    0.5: _root,
-}
+def acos(s: Scalars, x: Value) -> Value:
+    """The angle of a cosine: 2 ulp, NaN beyond 1."""
+    if x.elem != "float":
+        return libm("acos")(s, x)
+    small, r, more = _asin_parts(s, x)
+    angle = s.add(r, more)
+    twice = s.add(angle, angle)
+    behind = s.select(s.compare("fcmp olt", x, s.like(x, 0.0)), s.sub(s.like(x, math.pi), twice), twice)
+    middle = s.sub(s.like(x, math.pi / 2), s.sub(s.copysign(angle, x), s.like(x, PIO2_LOW)))
+    return s.select(small, middle, behind)
+
 
 TRANSCENDENTAL: dict[str, Callable[..., Value]] = {
     "exp": exp,
@@ -305,11 +330,14 @@ TRANSCENDENTAL: dict[str, Callable[..., Value]] = {
     "erf": erf,
     "sin": sin,
     "cos": cos,
+    "asin": asin,
+    "acos": acos,
+    "atan": atan,
     "sqrt": lambda s, x: s.unary("sqrt", x),
     **{
         name: libm(name)
         for name in (
-            "log1p", "tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh",
+            "log1p", "tan", "sinh", "cosh", "asinh", "acosh", "atanh",
         )
     },
 }  # fmt: skip

@@ -241,11 +241,25 @@ class Scalars:
     def float_to_int(self, v: Value, target: DType) -> Value:
         if v.lanes and target.bits < 32:
             return self._vector_to_narrow(v, target)
+        if v.lanes and not self.cpu.saturates:
+            return self._vector_to_wide(v, target)
         elem = compute_elem(target)
         sign = "s" if target.category == "int" else "u"
         short = {"float": "f32", "double": "f64"}[v.elem]
         pre = f"v{v.lanes}" if v.lanes else ""
         return self.b.call(f"llvm.fpto{sign}i.sat.{pre}{elem}.{pre}{short}", elem, v.lanes, v)
+
+    def _vector_to_wide(self, v: Value, target: DType) -> Value:
+        """Saturating, NaN is 0, by choices beside a conversion that is undefined out of range: without such
+        an instruction LLVM's own takes an element at a time."""
+        low, high = target.limits
+        plain = self.convert("fptosi" if target.category == "int" else "fptoui", v, compute_elem(target))
+        above = self.compare("fcmp oge", v, self.like(v, float(high + 1)))
+        # -0.5 is 0; the least of signed integers is a float
+        under = self.like(v, float(low) if low else -1.0)
+        below = self.compare("fcmp olt" if low else "fcmp ole", v, under)
+        held = self.select(above, self.like(plain, high), self.select(below, self.like(plain, low), plain))
+        return self.select(self.compare("fcmp uno", v, v), self.like(plain, 0), held)
 
     def _vector_to_narrow(self, v: Value, target: DType) -> Value:
         """Saturating, NaN is 0: in floats, which hold both ends; LLVM's own takes an element at a time."""

@@ -107,6 +107,9 @@ ACCURACY = {  # function -> (low, high, bound of |error| / max(|value|, floor), 
     "erf": (-4.0, 4.0, 3.6e-7, 0.0),
     "sin": (-1000.0, 1000.0, 1.5e-7, 1e-3),
     "cos": (-1000.0, 1000.0, 1.5e-7, 1e-3),
+    "atan": (-30.0, 30.0, 1.8e-7, 0.0),
+    "asin": (-1.0, 1.0, 1.8e-7, 0.0),
+    "acos": (-1.0, 1.0, 1.8e-7, 1e-3),
 }
 
 
@@ -125,7 +128,7 @@ def test_accuracy(fn: str) -> None:
 
         want = np.array([math.erf(v) for v in x.astype(np.float64)])
     else:
-        want = getattr(np, fn)(x.astype(np.float64))
+        want = np.asarray(INTRINSICS[fn].meaning(x.astype(np.float64)))
     error = np.abs(got - want) / np.maximum(np.abs(want), floor)
     worst = int(np.nanargmax(error))
     assert error[worst] <= bound, (x[worst], got[worst], want[worst], error[worst])
@@ -147,7 +150,30 @@ def test_empty_and_odd_lengths() -> None:
         np.testing.assert_array_equal(kernel([x], {"n": n})[0], -x)
 
 
-VECTOR_FNS = ("exp", "log", "tanh", "erf", "sin", "cos", "sqrt", "floor", "ceil", "round", "trunc")
+VECTOR_FNS = (
+    "exp", "log", "tanh", "erf", "sin", "cos", "asin", "acos", "atan", "sqrt", "floor", "ceil", "round",
+    "trunc",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("cpu", CPUS, ids=[c.cpu for c in CPUS])
+def test_powers_on_each_level(cpu: Cpu) -> None:
+    """Powers to the last bit but one: all over what floats hold, near 1 to large exponents, of negative bases
+    to whole ones, and where vectors hold squares alone; and all pairs of edges."""
+    rng = np.random.default_rng(2)
+    far = np.exp(rng.uniform(-80, 80, 20000)), rng.uniform(-1, 1, 20000)
+    near = 1 + rng.normal(0, 1e-3, 10000), rng.uniform(-3e4, 3e4, 10000)
+    whole = rng.uniform(-30, 30, 10000), rng.integers(-20, 20, 10000)
+    squares = rng.uniform(-30, 30, 320), np.full(320, 2.0)
+    edges = operands(2, f32)
+    a, b = (
+        np.concatenate([far[k], near[k], whole[k], squares[k], edges[k]]).astype(np.float32) for k in (0, 1)
+    )
+    (got,) = jit(vector_kernel([f32, f32], [applied("pow", f32)]), cpu)([a, b], {"n": len(a)})
+    with np.errstate(all="ignore"):
+        want = np.power(a.astype(np.float64), b.astype(np.float64)).astype(np.float32)
+    same(got, want, 1.2e-7, f32)
+    np.testing.assert_array_equal(np.signbit(got[~np.isnan(want)]), np.signbit(want[~np.isnan(want)]))
 
 
 @pytest.mark.parametrize("cpu", CPUS, ids=[c.cpu for c in CPUS])
