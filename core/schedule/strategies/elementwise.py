@@ -28,6 +28,10 @@ LANE_BYTES = 16
 """What a lane stores at least where lanes run in step and there is enough: its widest access."""
 REST = ".rest"
 """What the names of loops over a second part end in."""
+TURNED_LINES, TURNED_BYTES = 16, 32
+"""Of blocks that a transpose turns round in registers: the input's lines, and the bytes of each."""
+TURNED_BITS = 32
+"""Elements up to which that is faster than picking them one by one."""
 MAX_PARTS = 32
 """Nests that peeling at boundaries (concat, pad) may make of one: each is up to 2 KB of code and 30 ms of
 compiling, and a concatenation of 24 parts in 8 nests takes four times as long as in 32."""
@@ -168,16 +172,34 @@ def _short(n: Dim, least: int) -> bool:
 
 
 def _transposed(d: Draft, v: View, across: str, inner: str, lanes: int) -> None:
-    """One vector of the output's lines at a time, along the input's: every cache line that a gather
-    touches is used up by the next gathers."""
+    """One vector of the output's lines at a time, along the input's. Of whole vectors several lines are
+    written out, so that registers turn blocks of elements round. What is left of these, and vectors that are
+    cut, gather, where every cache line that a gather touches is used up by the next ones."""
     others = [x for x in v.vars if x not in (across, inner)]
-    for _, suffix in cut_columns(d, inner, v.extent(inner), lanes, lanes, True):
+    n, lanes = v.extent(inner), min(lanes, TURNED_LINES)
+    turned = 1 if v.is_heavy(d.machine) or v.bits > TURNED_BITS else min(TURNED_BYTES * 8 // v.bits, lanes)
+    whole = n.is_const or kernel_facts(d.kernel).prove_divisible(n, lanes) is YES
+    parts = cut_columns(d, inner, n, lanes, lanes, True)
+    for width, suffix in parts:
         o, i = panel_names(inner, suffix)
         groups = [*(x + suffix for x in others), o]
         d.order(*groups, across + suffix, i)
         for g in groups:
             d.do("bind", g, "group")
+        if width == lanes and turned > 1 and (whole or (len(parts) > 1 and not suffix)):
+            _block(d, v.extent(across), across + suffix, i, turned)
         d.do("bind", i, "vector")
+
+
+def _block(d: Draft, n: Dim, across: str, inner: str, lines: int) -> None:
+    """Lines of the output written out, `lines` of them at a time; the rest one by one."""
+    if n.is_const and n.const < lines:
+        return
+    if kernel_facts(d.kernel).prove_divisible(n, lines) is not YES:
+        d.do("peel", across, n // lines * lines, ".r")
+        d.do("bind", f"{inner}.r", "vector")
+    d.do("split", across, lines, f"{across}.b", f"{across}.i", False)
+    d.do("unroll", f"{across}.i")
 
 
 def _apart(v: View, inner: str, lanes: int) -> str | None:
