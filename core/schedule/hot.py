@@ -76,15 +76,23 @@ def points(
     return tuple(found)
 
 
-def steps(kernel: Kernel, machine: Machine) -> tuple[Point, ...]:
-    """The points at which one dim of a scheduled kernel is 1, where it copies an operand as large as before:
-    a step of a decoder multiplies one row by keys whose copy takes longer than the product. Lanes read
-    operands as they lie."""
+def least_points(sizes: Sequence[Dim]) -> tuple[Point, ...]:
+    """For each dim at a call what it is where the one symbol that it grows with is 1: the `3*seq` rows that
+    share a head's keys are 3 in a step of a decoder."""
+    found = ((k, d.substitute(dict.fromkeys(d.symbols, 1)).const_or_none) for k, d in enumerate(sizes)
+             if len(d.symbols) == 1)  # fmt: skip
+    return tuple(Point(((k, n),)) for k, n in found if n is not None)
+
+
+def steps(kernel: Kernel, machine: Machine, least: Iterable[Point]) -> tuple[Point, ...]:
+    """Those of the least points of a scheduled kernel at which it copies an operand as large as before: a
+    step of a decoder multiplies one row by keys whose copy takes longer than the product. Lanes read operands
+    as they lie."""
     copied = {s for b in kernel.scratch for d in b.shape for s in d.symbols}
     if not kernel.scratch or machine.has_lanes:
         return ()
-    rows = (k for k, p in enumerate(kernel.dims) if p.name not in copied and p.low != p.high)
-    return tuple(Point(((k, 1),)) for k in rows if admits(kernel.dims[k], 1))
+    at = ((p, kernel.dims[k], n) for p in least for k, n in p.values)
+    return tuple(p for p, d, n in at if d.name not in copied and d.low != d.high and admits(d, n))
 
 
 def all_points(found: Iterable[Sequence[Point]]) -> tuple[Point, ...]:
@@ -135,4 +143,4 @@ def _seconds(kernel: Kernel, machine: Machine) -> float:
     return unit.kernel_seconds("", *amounts(kernel, work(kernel), usual))
 
 
-__all__ = ["Point", "all_points", "points", "specialised", "steps"]
+__all__ = ["Point", "all_points", "least_points", "points", "specialised", "steps"]

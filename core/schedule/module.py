@@ -25,7 +25,7 @@ from smelt.core.ir.params import intersection, parameter, union
 from smelt.core.ir.rewrite import map_stmt_dims
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import Machine
-from smelt.core.schedule.hot import MOST_POINTS, Point, all_points, points, specialised, steps
+from smelt.core.schedule.hot import MOST_POINTS, Point, all_points, least_points, points, specialised, steps
 from smelt.core.schedule.question import Question
 from smelt.core.schedule.recall import Recall, Recalled
 from smelt.core.schedule.strategies import draft
@@ -98,7 +98,8 @@ def _packed_elsewhere(module: Module) -> WeightLayouts:
 @dataclass(frozen=True, slots=True)
 class _Use:
     """What may be relied on when a kernel is called. constants: numbers of the inputs that are weights.
-    laid: of inputs that lie packed, the number and how. hot: where it is to be fast."""
+    laid: of inputs that lie packed, the number and how. hot: where it is to be fast. least: each dim where
+    its symbol is 1."""
 
     kernel: str
     unit: str
@@ -106,6 +107,7 @@ class _Use:
     dims: tuple[DimParam, ...]
     laid: Laid = ()
     hot: tuple[Point, ...] = ()
+    least: tuple[Point, ...] = ()
 
 
 Ranges: TypeAlias = dict[Dim, DimParam]
@@ -192,7 +194,7 @@ class _Scheduling:
         packed = ((i, spec, kernel.inputs[i].name) for i, spec in lying if spec is not None)
         laid = tuple((i, spec) for i, spec, name in packed if picks(kernel.body, name))
         hot = points(sizes, dims, self.hot, node.origin) if self.hot else ()
-        return _Use(kernel.name, node.unit, constants, dims, laid, hot)
+        return _Use(kernel.name, node.unit, constants, dims, laid, hot, least_points(sizes))
 
     def _decided(self, name: str, uses: Iterable[_Use]) -> Iterator[tuple[_Use, Kernel, list[_Use]]]:
         """The kernels that come of one, each with the use that it was scheduled for, and those for which it
@@ -256,7 +258,8 @@ class _Scheduling:
         use = reduce(_joined, uses)
         naive, machine = self.module.kernels[use.kernel], self.units.get(use.unit, self.machine)
         asked = all_points(u.hot for u in uses)
-        found = (*asked, *(p for p in steps(scheduled, machine) if p not in asked))
+        unasked = steps(scheduled, machine, use.least)
+        found = (*asked, *(p for p in unasked if p not in asked))
         if not found or naive.schedule:
             return
         naive = naive.with_(dims=use.dims)
@@ -292,7 +295,8 @@ def _joined(a: _Use, b: _Use) -> _Use:
     """What both allow to rely on."""
     dims = tuple(map(union, a.dims, b.dims))
     # one decision: laid alike
-    return _Use(a.kernel, a.unit, a.constants & b.constants, dims, a.laid, all_points((a.hot, b.hot)))
+    hot, least = (all_points(of) for of in ((a.hot, b.hot), (a.least, b.least)))
+    return _Use(a.kernel, a.unit, a.constants & b.constants, dims, a.laid, hot, least)
 
 
 def _decisions(kernel: Kernel) -> Hashable:

@@ -166,9 +166,9 @@ KEYS = """
   }}"""
 
 
-def scores(low: int = 0, high: int = 512, hot_values: str = "") -> Module:
-    """Rows times keys, which lie along their rows."""
-    size, least = ("rows", f"sym rows in {low}..{high}{hot_values}") if low != high else (str(low), "")
+def scores(low: int = 0, high: int = 512, hot_values: str = "", each: str = "") -> Module:
+    """Rows times keys, which lie along their rows. each: "3*" for three rows each."""
+    size, least = (f"{each}rows", f"sym rows in {low}..{high}{hot_values}") if low != high else (str(low), "")
     return parse_module(
         f'module "m" {{\n  {least}\n  sym keys in 0..512\n{KEYS.format(low, high)}\n'
         f"  graph @main(%x: f32[{size}, 32], %k: f32[keys, 32]) -> (%y) {{\n"
@@ -188,6 +188,13 @@ def test_what_copies_an_operand_does_not_for_one_row(rng: Any) -> None:
         x, k = (rng.standard_normal((rows, 32)).astype(np.float32) for rows in (1, n))
         (got,) = run_kernel(case, {"m": 1, "n": n}, [x, k])
         np.testing.assert_allclose(got, x @ k.T, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_share_keys_are_a_step_together() -> None:
+    """The heads that share one head's keys are rows of one product: of a token it has as many as there are."""
+    done = schedule_module(scores(each="3*"), MACHINE)
+    verify(done, "scheduled")
+    assert cases(done) == [{"m": 3}] and not done.kernels["mm_hot"].scratch
 
 
 def test_one_row_is_made_once_and_only_where_it_may_be() -> None:
