@@ -315,7 +315,7 @@ def _as_bytes(model: Any) -> bytes:
 
 
 LONGEST_REPORT = 1 << 28
-"""Characters of a child's report that are read: a plan with a million rows has fewer."""
+"""Bytes of a child's report that are read: a plan with a million rows has fewer."""
 
 
 def _run_child(
@@ -334,8 +334,9 @@ def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> di
     that it reached; one of kind 'internal' where it died without a report."""
     # a child that a model has taken over may write anything, as much as a file may have
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        with open(result, encoding="utf-8") as file:
-            found: dict[str, Any] = json.loads(file.read(LONGEST_REPORT))
+        with open(result, "rb") as file:  # a read makes room for all that it is asked for
+            size = min(os.fstat(file.fileno()).st_size, LONGEST_REPORT)
+            found: dict[str, Any] = json.loads(file.read(size))
         if found["ok"] is True:
             return found
         raise _reported(found)

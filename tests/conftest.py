@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -15,6 +16,12 @@ from smelt.importer.plugins import load_all
 load_all()  # what walks the tables of ops, sees the families as well
 gc.freeze()
 gc.set_threshold(200_000, 20, 20)  # as a compile's own process has it: a tenth of the tests' time
+
+# how long a draw takes says how busy the machine is
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.core.dim import YES, Dim, Facts, Min, align_up, sole_atom, sym, to_dim
+from smelt.core.dim import YES, Dim, Facts, Min, SymbolAtom, align_up, sole_atom, sym, to_dim
 from smelt.core.ir.analysis.products import split_factors
 from smelt.core.ir.analysis.row_operand import row_operand, with_row_operand
-from smelt.core.ir.analysis.scope import enter, kernel_facts
+from smelt.core.ir.analysis.scope import accesses, enter, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -86,7 +86,8 @@ def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
       -->  scratch p: f32[n/32, k, 32]; for a, b, c { p[a, b, c] = x[b, a*32+c] else 0 };
            s(p[j // 32, k, j % 32])
 
-    A copy in the packed layout, made at run time before everything else; zeros after the end.
+    A copy in the packed layout, made at run time before everything else; zeros after the end. Of an axis that
+    loops of one extent index alone it has as much as these read, which of a state's memory is what it holds.
     """
     what = f"stage {buffer}"
     spec = _spec(what, layout)
@@ -98,13 +99,14 @@ def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
     taken = names_of(kernel)
     if name in taken:
         raise ScheduleError(what, f"name '{name}' is taken")
-    copy = Buffer(name, source.dtype, spec.shape(source.shape), "scratch")
+    read = tuple(_read(kernel, source, a) for a in range(spec.rank))
+    copy = Buffer(name, source.dtype, spec.shape(read), "scratch")
     names = [fresh_name(f"{name}.{i}", taken) for i in range(len(spec.dims))]
     position = tuple(sym(v) for v in names)
     at = spec.source_index(position)
     guard = tuple(
         Bound(to_dim(0), at[a], n)
-        for a, n in enumerate(source.shape)
+        for a, n in enumerate(read)
         if spec.factor(a) > 1
     )
     value = Load(buffer, at, source.dtype, guard)
@@ -115,6 +117,22 @@ def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
     return kernel.with_(
         body=(*tidy(fill, facts), *tidy(body, facts)), scratch=(*kernel.scratch, copy)
     )
+
+
+def _read(kernel: Kernel, source: Buffer, axis: int) -> Dim:
+    """How much of an axis, from 0 on, the loads of a buffer read at most; all of it where that is not told by
+    a loop of its own."""
+    found: set[Dim] = set()
+    for a in accesses(kernel.body):
+        if a.buffer == source.name:
+            around = {x.var: x.extent for b in a.binders for x in (b if isinstance(b, tuple) else (b,))
+                      if isinstance(x, Axis | Loop)}  # fmt: skip
+            at = sole_atom(a.index[axis])
+            extent = around.get(at.name) if isinstance(at, SymbolAtom) else None
+            found.add(source.shape[axis] if extent is None or a.guard else extent)
+    known = {d.name for d in kernel.dims}
+    (n,) = found if len(found) == 1 else (source.shape[axis],)
+    return n if n.symbols <= known else source.shape[axis]
 
 
 def stage_factor(kernel: Kernel, var: str, axis: str, name: str, own: bool) -> Kernel:

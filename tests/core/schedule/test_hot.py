@@ -191,7 +191,7 @@ def test_what_copies_an_operand_does_not_for_one_row(rng: Any) -> None:
 
 
 def test_rows_that_share_keys_are_a_step_together() -> None:
-    """The heads that share one head's keys are rows of one product: of a token it has as many as there are."""
+    """The heads that share one head's keys are rows of one product: a token has as many as there are."""
     done = schedule_module(scores(each="3*"), MACHINE)
     verify(done, "scheduled")
     assert cases(done) == [{"m": 3}] and not done.kernels["mm_hot"].scratch

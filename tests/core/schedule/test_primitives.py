@@ -45,6 +45,14 @@ def padded(pad: float, dtype: str = "f32") -> Kernel:
     )
 
 
+def held() -> Kernel:
+    """Products with the first n rows of the memory of a state."""
+    return parse_kernel(
+        "kernel @held(m: dim in 0..*, n: dim in 0..40, a: f32[m, 3], b: f32[40, 3]) -> (y: f32[m, n])\n"
+        "{ serial i in m { serial j in n { y[i, j] = sum k in 3 { a[i, k] * b[j, k] } } } }"
+    )
+
+
 ROWS = (Instruction("dot", dot("dot", "u8", "i8", 4, 4), 16, 4, "a test"),)
 
 
@@ -143,6 +151,7 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (matmul, "pack b (1/8, 0, 1%8); ask_ahead b 4096"),
     (matmul, "stage b (1/8, 0, 1%8) panels"),
     (matmul, "stage a (0/4, 1, 0%4) panels"),
+    (held, "stage b (0/8, 1, 0%8) panels; order [j i]; peel j {8*(n//8)} .t; split j 8 o p no"),
     (maximum, "stage_reduce i0 acc; accumulate acc [k2 k1]"),
     (maximum, "stage_reduce i0 acc; accumulate_blocks acc k2 3 o p"),
     (maximum, "stage_reduce i0 acc; accumulate_blocks acc k2 4 o p; accumulate p []"),
@@ -196,6 +205,11 @@ def test_meaning_is_kept(make: Make, text: str) -> None:
     if "max" not in naive.name and "gather" not in naive.name:
         check(naive, done, _only(naive, {"m": 2, "n": 0, "k": 0}))
     check(naive, done, _only(naive, {"m": 0, "n": 3, "k": 1}))
+
+
+def test_of_a_states_memory_a_copy_has_what_is_read() -> None:
+    (panels,) = apply(held(), parse("stage b (0/8, 1, 0%8) panels")).scratch
+    assert str(panels.shape[0]) == "(n + 7)//8"
 
 
 def _only(k: Kernel, env: Mapping[str, int]) -> dict[str, int]:
