@@ -32,7 +32,7 @@ help:
 	@echo "make target=x86|arm64|armv7|android|jetson [model=FILE.onnx] [dims='batch=1 seq=1..512'] [shapes='x:1x3x64x64']"
 	@echo "                   compile, deploy to this machine or an emulated board, compare with ONNX Runtime,"
 	@echo "                   time, and print one report; the default model is a text detector, downloaded by pip"
-	@echo "make test          run all tests (test=PATH: only these)"
+	@echo "make test          run all tests (test=PATH: only these; test=--whole-tables: all cells of the largest tables)"
 	@echo "make check         ruff, mypy --strict, import-linter"
 	@echo "make bench         race ONNX Runtime on this machine, one thread (models=FOLDER: your own models)"
 	@echo "make bench-gpu     the time of each kernel by the events of the GPUs here (models='a.onnx b.onnx' units=vulkan)"
