@@ -23,9 +23,9 @@ from smelt.core.ir.kernel import (
     Stmt,
     Store,
 )
-from smelt.core.ir.rewrite import Body, bound_symbols, fresh_name, rename_vars, substitute_expr
+from smelt.core.ir.rewrite import Body, fresh_name, rename_vars, substitute_expr
 from smelt.core.schedule.lanes import enter_all
-from smelt.core.schedule.loops import new_names, serial_loop
+from smelt.core.schedule.loops import with_copy
 from smelt.core.schedule.reductions import UPDATE, edit_stage, start_value, update_of
 from smelt.core.schedule.tree import ScheduleError, edit, is_static, names_of, rebuild, tidy
 
@@ -106,11 +106,7 @@ def divide_by(kernel: Kernel, var: str, extent: DimLike, most: int, suffix: str)
         raise ScheduleError(what, f"'{e}' is no size of the kernel")
 
     def rewrite(node: LoopNode, facts: Facts) -> Body:
-        loop = serial_loop(node, what)
-        renaming = {v: v + suffix for v in bound_symbols(loop)}
-        new_names(kernel, what, *renaming.values())
-        copy = rename_vars(loop, renaming)
-        assert isinstance(copy, Loop)
+        loop, copy = with_copy(kernel, node, suffix, what)
         few = loop.extent * dmin(dmax(most + 1 - e, 0), 1)
         many = loop.extent * dmin(dmax(e - most, 0), 1)
         first: Stmt = replace(loop, extent=few, body=tidy(loop.body, facts.with_index(var, few)))

@@ -266,6 +266,16 @@ def peel(kernel: Kernel, var: str, at: DimLike, suffix: str) -> Kernel:
     return edit(kernel, var, rewrite, what)
 
 
+def with_copy(kernel: Kernel, node: LoopNode, suffix: str, what: str) -> tuple[Loop, Loop]:
+    """A serial loop and a copy of it, all of whose variables have the suffix."""
+    loop = serial_loop(node, what)
+    renaming = {v: v + suffix for v in bound_symbols(loop)}
+    new_names(kernel, what, *renaming.values())
+    copy = rename_vars(loop, renaming)
+    assert isinstance(copy, Loop)
+    return loop, copy
+
+
 def part(kernel: Kernel, var: str, at: DimLike, suffix: str) -> Kernel:
     """for v in n { s }
       -->  for v in min(p, n) { s }; for v' in max(n - p, 0) { s[v := p + v'] },  p = max(at, 0)
@@ -281,11 +291,7 @@ def part(kernel: Kernel, var: str, at: DimLike, suffix: str) -> Kernel:
         raise ScheduleError(what, f"{sorted(p.symbols - known)} are not known around the loop")
 
     def rewrite(node: LoopNode, facts: Facts) -> Body:
-        loop = serial_loop(node, what)
-        renaming = {v: v + suffix for v in bound_symbols(loop)}
-        new_names(kernel, what, *renaming.values())
-        copy = rename_vars(loop, renaming)
-        assert isinstance(copy, Loop)
+        loop, copy = with_copy(kernel, node, suffix, what)
         few, rest = dmin(p, loop.extent), dmax(loop.extent - p, 0)
         second = substitute_body(copy.body, {copy.var: p + sym(copy.var)})
         return (
@@ -306,11 +312,7 @@ def divide(kernel: Kernel, var: str, most: int, suffix: str) -> Kernel:
     what = f"divide {var} {most}"
 
     def rewrite(node: LoopNode, facts: Facts) -> Body:
-        loop = serial_loop(node, what)
-        renaming = {v: v + suffix for v in bound_symbols(loop)}
-        new_names(kernel, what, *renaming.values())
-        copy = rename_vars(loop, renaming)
-        assert isinstance(copy, Loop)
+        loop, copy = with_copy(kernel, node, suffix, what)
         # most - n is below 0 for many, and most*1 is no less than n for few
         few = dmin(loop.extent, most, most * dmax(most + 1 - loop.extent, 0))
         many = loop.extent - few
