@@ -363,7 +363,7 @@ def mutated(frames: list[bytes], rng: random.Random) -> list[bytes]:
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rig.need(program_path("gcc"), "needs a C compiler: apt-get install gcc libc6-dev")
     out = tmp_path_factory.mktemp("sanitized")
-    flags = ["gcc", "-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+    flags = ["gcc", "-std=c11", "-g", "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
              "-Wno-builtin-declaration-mismatch", f"-I{rig.RUNTIME}"]  # fmt: skip
     rig.run([*flags, *rig.RUNNER, "-o", str(out / "smelt_run")])
     rig.run(

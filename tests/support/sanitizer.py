@@ -102,11 +102,11 @@ class Workshop:
         source = self.folder / "allocator.c"
         source.write_text(ALLOCATOR % self.short)
         files = [p for p in sorted(runtime_dir().glob("*.c")) if p.stem not in ("crt", "runner")]
-        flags = ["-std=gnu11", "-g", "-O1", "-fPIC", "-DSMELT_TEST_ALLOC", f"-DSMELT_MAX_ROUNDS={ROUNDS}"]
+        flags = ["-std=gnu11", "-g", "-O0", "-fPIC", "-DSMELT_TEST_ALLOC", f"-DSMELT_MAX_ROUNDS={ROUNDS}"]
         flags.append("-DSMELT_PREFIX=model")
         for p in files:
             self.objects.append(self._compile(p, *flags, f"-I{runtime_dir()}", *CHECKED))
-        self.objects.append(self._compile(source, "-O1", "-fPIC"))
+        self.objects.append(self._compile(source, "-O0", "-fPIC"))
 
     def _compile(self, source: Path, *flags: str) -> str:
         made = self.folder / f"{source.stem}.o"
