@@ -215,7 +215,7 @@ def _feed_all(item: Work) -> None:
 
 
 def findings(items: Sequence[Work]) -> dict[str, str]:
-    """Name -> report of what went wrong; a process that dies is started again behind the case it died of."""
+    """Name -> report of what went wrong; a process that dies is started again after the case it died of."""
     found: dict[str, str] = {}
     left = list(items)
     while left:
