@@ -221,6 +221,7 @@ CHOICES = (
     Choice("MOST_TRANSFORMED_WEIGHT", (winograd,), (0, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
         (128, 28), (256, 28), (512, 7)))),
     Choice("MOST_TILE_ELEMENTS", (winograd,), (16, 216), (inner_convolution(64, 56),)),
+    Choice("AHEAD_OF_STORES", (machines,), (0, 4096), (unary("Relu", 3000), unary("Relu", 5_000_000))),
     Choice("AHEAD", (machines,), (0, 1024, 16384), (
         *(product(n, 2048, 2048) for n in (1, 4, 16, 128)), product(64, 256, 256),
         convolution(64, 56, 64, 3))),

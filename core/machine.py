@@ -97,7 +97,8 @@ class Machine:
     lane_operands: a multiply-add takes one lane of a register for all lanes of another, so that elements
     which multiply whole vectors are loaded several at a time.
     ahead: how many bytes after a vector of a packed weight the cache is asked for more of it; 0: the
-    processor's own prefetcher does as well, or nobody has measured it.
+    processor's own prefetcher does as well, or nobody has measured it. ahead_of_stores: the same of an output
+    that nests without costly functions write.
     cache_bytes: private L1 and L2 in bytes. masked: masked vector loads and stores are cheap.
     instructions: the rows that sum products here; what has no row is computed element by element.
     costs: what scalar functions take; those of COSTS where nobody has measured others.
@@ -118,6 +119,7 @@ class Machine:
     masked: bool = False
     lane_operands: bool = False
     ahead: int = 0
+    ahead_of_stores: int = 0
     instructions: tuple[Instruction, ...] = ()
     levels: tuple[str, ...] = ("group", "vector")
     max_lanes: int = 1

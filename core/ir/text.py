@@ -23,11 +23,12 @@ attr     = INT | FLOAT | 'true' | 'false' | 'none' | STR | ':' DTYPE | 'dim' DIM
          | '[' DIM,+ ']'                                              a tuple of Dims
          | '(' attr,* ')'                                             any other tuple
 
-kernel   = 'kernel' REF '(' (NAME ':' 'dim' 'in' range),* input,* ')' '->' '(' buffer,* ')'
+kernel   = 'kernel' REF '(' (NAME ':' 'dim' 'in' range),* input,* ')' '->' '(' output,* ')'
            ['scratch' '(' buffer,* ')'] ['origin' STR] ['hot' '(' case,+ ')'] ['schedule' STR]
            '{' stmt* '}'
 case     = REF '(' (NAME '=' INT),+ ')'                               where dims are so, the kernel REF runs
 input    = buffer ['laid' STR 'of' '[' DIM,* ']' ['ahead' INT]]       a weight's axes: layout.py
+output   = buffer ['ahead' INT]
 buffer   = NAME ':' [SPACE] type                                      SPACE: global (scratch) if unsaid
 stmt     = LEVEL NAME 'in' DIM scope                                  unit group lane vector serial unroll
          | 'tiles' LEVEL '(' NAME ',' NAME ')' 'in' DIM ':' ('balanced' | 'greedy') '(' sizes,* ')' scope

@@ -376,7 +376,7 @@ class Parser(Tokens):
             raise self.fail("dims before buffers")
         self.expect("->")
         self.expect("(")
-        outputs = self.listed(")", self.buffer)
+        outputs = self.listed(")", lambda: self.asked(self.buffer()))
         notes = self.notes()
         self.scope = {b.name: b.dtype for b in (*inputs, *outputs, *notes.get("scratch", ()))}
         self.expect("{")
@@ -421,8 +421,11 @@ class Parser(Tokens):
         found = self.buffer()
         if not self.take("laid"):
             return found
-        layout = self.layout()
-        return replace(found, layout=layout, ahead=self.integer() if self.take("ahead") else 0)
+        return self.asked(replace(found, layout=self.layout()))
+
+    def asked(self, buffer: Buffer) -> Buffer:
+        """['ahead' INT]"""
+        return replace(buffer, ahead=self.integer()) if self.take("ahead") else buffer
 
     def buffer(self, usual: Space = "global") -> Buffer:
         name = self.name()

@@ -258,10 +258,9 @@ def _dim_param(d: DimParam) -> str:
 def buffer_text(b: Buffer, usual: str = "global") -> str:
     space = "" if b.space == usual else f"{b.space} "
     text = f"{name_text(b.name)}: {space}{b.dtype}[{', '.join(map(str, b.shape))}]"
-    if b.layout is None:
-        return text
-    ahead = f" ahead {b.ahead}" if b.ahead else ""
-    return f"{text} laid {quote(str(b.layout.spec))} of [{', '.join(map(str, b.layout.source))}]{ahead}"
+    if b.layout is not None:
+        text += f" laid {quote(str(b.layout.spec))} of [{', '.join(map(str, b.layout.source))}]"
+    return f"{text} ahead {b.ahead}" if b.ahead else text
 
 
 def print_stmt(s: Stmt, scope: BufferTypes | None = None) -> str:

@@ -71,14 +71,19 @@ def pack(kernel: Kernel, buffer: str, layout: str) -> Kernel:
 def ask_ahead(kernel: Kernel, buffer: str, distance: int) -> Kernel:
     """x: f32[n/64, k, 64] laid ..  -->  x: f32[n/64, k, 64] laid .. ahead 4096
 
-    Whoever reads a vector of x has the cache asked for what lies `distance` bytes after it, which changes no
-    value. Only for inputs that lie in panels, which are read from front to back.
+    Whoever reads a vector of x, or writes one of an output, has the cache asked for what lies `distance`
+    bytes after it, which changes no value. Of inputs only those that lie in panels, which are read from front
+    to back.
     """
     what = f"ask_ahead {buffer} {distance}"
-    if not any(b.name == buffer and b.layout is not None for b in kernel.inputs) or distance < 1:
-        raise ScheduleError(what, "no packed input has that name, or the distance is not positive")
-    inputs = (replace(b, ahead=distance) if b.name == buffer else b for b in kernel.inputs)
-    return kernel.with_(inputs=tuple(inputs))
+    packed = any(b.name == buffer and b.layout is not None for b in kernel.inputs)
+    if not (packed or any(b.name == buffer for b in kernel.outputs)) or distance < 1:
+        raise ScheduleError(what, "no packed input or output has that name, or the distance is not positive")
+    inputs, outputs = (
+        tuple(replace(b, ahead=distance) if b.name == buffer else b for b in side)
+        for side in (kernel.inputs, kernel.outputs)
+    )
+    return kernel.with_(inputs=inputs, outputs=outputs)
 
 
 def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:

@@ -450,7 +450,7 @@ def strip_reduce(kernel: Kernel, name: str, lanes: int, wide: int, masked: bool)
             inner = enter(inner, n)
         inner = enter(inner, e.axes[:-1])
         lane = fresh_name(f"{e.axes[-1].var}.l", taken)
-        strips = _ReduceStrips(kernel, partial, e.axes[-1], lane, fn, value, inner)
+        strips = _ReduceStrips(kernel, partial, (), e.axes[-1], lane, fn, value, inner)
         width, pieces = strips.pieces(lanes, wide, masked)
         buffer = Buffer(partial, e.dtype, (to_dim(width),), "register")
         index = (sym(lane),)
@@ -464,19 +464,63 @@ def strip_reduce(kernel: Kernel, name: str, lanes: int, wide: int, masked: bool)
     return edit_stage(kernel, name, rewrite, what)
 
 
+def strip_together(kernel: Kernel, name: str, lanes: int) -> Kernel:
+    """As `strip_reduce`, for all elements of the register at once, so that the ends across vectors come
+    together and those who share an operand read it once:
+
+    for i in m { acc[i] = sum k in n { e(i, k) } }
+      -->  register p[m, W]; for i' in m { vector l in W { p[i', l] = 0 } };
+           for k.o in n // W { for i' in m { vector l in W { p[i', l] += e(i', k.o*W + l) } } };
+           tails as in `strip`; for i in m { acc[i] = sum l in W { p[i, l] } },  i' = i.p
+
+    W is lanes, or n where that is less. Of several loops i the last becomes the first of i'.
+    """
+    what = f"strip_together {name} {lanes}"
+    taken = names_of(kernel)
+    partial = fresh_name(f"{name}.p", taken)
+
+    def rewrite(nodes: tuple[LoopNode, ...], store: Store, e: Reduce, facts: Facts) -> Body:
+        fn, value = update_of(e, what)
+        (axis, *others), loops = e.axes, [n for n in nodes if isinstance(n, Loop)]
+        plain = all(n.level == "serial" and is_static(n.extent, kernel) for n in loops)
+        if others or axis.extent.const_or_none in (None, 0) or len(loops) < len(nodes) or not plain:
+            raise ScheduleError(what, "no reduction along one axis of known length in loops of such lengths")
+        names = {n.var: f"{n.var}.p" for n in loops}
+        if len({*names.values()} - taken) < len(names):
+            raise ScheduleError(what, "a name of a loop is taken")
+        around = tuple(replace(n, var=names[n.var], body=()) for n in (*loops[-1:], *loops[:-1]))
+        inner = facts
+        for n in around:
+            inner = enter(inner, n)
+        value = substitute_expr(value, {old: sym(new) for old, new in names.items()})
+        lane, lead = fresh_name(f"{axis.var}.l", taken), tuple(sym(names[n.var]) for n in loops)
+        strips = _ReduceStrips(kernel, partial, lead, axis, lane, fn, value, inner, around)
+        width, pieces = strips.pieces(lanes, 1, False)
+        start: Stmt = Store(partial, (*lead, sym(lane)), start_value(e.kind, e.dtype))
+        begin = rebuild((*around, Loop("vector", lane, to_dim(width), ())), (start,))
+        whole = Load(partial, (*(sym(n.var) for n in loops), sym(lane)), e.dtype)
+        end = replace(store, value=Reduce(e.kind, (Axis(lane, to_dim(width)),), whole, e.dtype))
+        buffer = Buffer(partial, e.dtype, (*(n.extent for n in loops), to_dim(width)), "register")
+        return (Block((*begin, *pieces, *rebuild(nodes, (end,))), (buffer,)),)
+
+    return edit_stage(kernel, name, rewrite, what)
+
+
 class _ReduceStrips:
-    """The loops that fold one axis into a register vector."""
+    """The loops that fold one axis into a register vector: the elements of `partial` from `lead` on. around:
+    loops of `lead` that are inside of those over the axis."""
 
     def __init__(
-        self, kernel: Kernel, partial: str, axis: Axis, lane: str, fn: str, value: Expr, facts: Facts
-    ) -> None:
-        self.kernel, self.partial, self.axis, self.lane = kernel, partial, axis, lane
-        self.fn, self.value, self.facts = fn, value, facts
+        self, kernel: Kernel, partial: str, lead: tuple[Dim, ...], axis: Axis, lane: str, fn: str,
+        value: Expr, facts: Facts, around: tuple[LoopNode, ...] = (),
+    ) -> None:  # fmt: skip
+        self.kernel, self.partial, self.lead, self.axis, self.lane = kernel, partial, lead, axis, lane
+        self.fn, self.value, self.facts, self.around = fn, value, facts, around
 
-    def vector(self, base: Dim, width: Dim, facts: Facts, guarded: bool = False) -> Loop:
+    def vector(self, base: Dim, width: Dim, facts: Facts, guarded: bool = False) -> Stmt:
         at = base + sym(self.lane)
         value = substitute_expr(self.value, {self.axis.var: at})
-        update: Stmt = Store(self.partial, (sym(self.lane),), value, self.fn)
+        update: Stmt = Store(self.partial, (*self.lead, sym(self.lane)), value, self.fn)
         inside = facts.with_index(self.lane, width)
         (update,) = tidy((update,), inside)
         if guarded:
@@ -484,7 +528,8 @@ class _ReduceStrips:
             (update,) = guard_body(self.kernel, (update,), inside, bound, tail=True)
             assert isinstance(update, Store)
             update = replace(update, guard=(bound,))
-        return Loop("vector", self.lane, width, (update,))
+        (done,) = rebuild((*self.around, Loop("vector", self.lane, width, ())), (update,))
+        return done
 
     def pieces(self, lanes: int, wide: int, masked: bool) -> tuple[int, Body]:
         """(width of the register, loops)"""
@@ -599,5 +644,5 @@ def _keep(body: Body, stage: _Part, final: _Part, what: str) -> Body:
 
 __all__ = [
     "accumulate", "accumulate_blocks", "alpha", "hoist", "keep", "once", "stage_reduce", "start_value",
-    "strip_reduce", "widen",
+    "strip_reduce", "strip_together", "widen",
 ]  # fmt: skip

@@ -75,6 +75,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "accumulate_blocks": (reductions.accumulate_blocks, "vvivv"),
     "widen": (reductions.widen, "vvi"),
     "strip_reduce": (reductions.strip_reduce, "viib"),
+    "strip_together": (reductions.strip_together, "vi"),
     "keep": (reductions.keep, "vv"),
     "pack": (memory.pack, "vl"),
     "ask_ahead": (memory.ask_ahead, "vi"),

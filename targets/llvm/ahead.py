@@ -1,4 +1,5 @@
-"""A vector that is read of a packed weight in; what asks the cache for those that follow, out."""
+"""A vector that is read of a packed weight, or written of an output, in; what asks the cache for those that
+follow, out."""
 
 from __future__ import annotations
 
@@ -15,15 +16,17 @@ class Ahead:
 
     def __init__(self, b: FunctionBuilder) -> None:
         self.b = b
-        self._read: dict[tuple[Scope, str], int] = {}  # bytes of a buffer, by where they are read
+        self._seen: dict[tuple[Scope, str], int] = {}  # bytes of a buffer, by where they are accessed
 
-    def after(self, buffer: Buffer, pointer: Value, scope: Scope, elem: str, lanes: int) -> None:
-        """Have the second-level cache asked for what lies `ahead` bytes after the vector at the pointer,
-        once for every line: the vectors of a scope are neighbours, front to back. Nothing happens where that
-        is outside of the buffer."""
+    def after(
+        self, buffer: Buffer, pointer: Value, scope: Scope, elem: str, lanes: int, written: bool = False
+    ) -> None:
+        """Have the second-level cache, or the first for what is written, asked for what lies `ahead` bytes
+        after the vector at the pointer, once for every line: the vectors of a scope are neighbours, front to
+        back. Nothing happens where that is outside of the buffer."""
         size = lanes * (_BITS.get(elem) or int(elem[1:])) // 8
-        start = self._read.get((scope, buffer.name), 0)
-        self._read[scope, buffer.name] = start + size
+        start = self._seen.get((scope, buffer.name), 0)
+        self._seen[scope, buffer.name] = start + size
         lines = -(-(start + size) // CACHE_LINE) - -(-start // CACHE_LINE)
         if not lines:
             return
@@ -31,4 +34,5 @@ class Ahead:
         for i in range(lines):
             place = f"getelementptr i8, {pointer.typed}, i64 {buffer.ahead + i * CACHE_LINE}"
             at = self.b.at(scope, place, "ptr", 0, None)
-            scope.block.lines.append(f"call void @llvm.prefetch.p0({at.typed}, i32 0, i32 2, i32 1)")
+            how = "i32 1, i32 3" if written else "i32 0, i32 2"
+            scope.block.lines.append(f"call void @llvm.prefetch.p0({at.typed}, {how}, i32 1)")

@@ -28,6 +28,7 @@ from smelt.core.ir.kernel import (
 )
 from smelt.core.ir.rewrite import free_symbols
 from smelt.core.schedule.view import flat_stride
+from smelt.targets.llvm.across import across_one, across_rows, whole_rows
 from smelt.targets.llvm.ahead import Ahead
 from smelt.targets.llvm.builder import FunctionBuilder, Value, type_text
 from smelt.targets.llvm.index import LONGEST_APART, Env, Indexer, Lanes, Split, in_whole_rows, moves
@@ -81,7 +82,7 @@ class Exprs:
         self.invariant_loads = True  # LLVM may move loads of read-only memory anywhere
         self._moving: frozenset[str] = frozenset()  # variables that differ between lanes
         self._symbols: dict[int, tuple[Load, frozenset[str]]] = {}
-        self._weights_ahead = Ahead(b)
+        self._ahead = Ahead(b)
         self._flat: dict[ElementPlace, Dim] = {}
         self._memo: dict[int, Value] = {}
         self._splits: dict[ElementPlace, Split | None] = {}
@@ -478,7 +479,7 @@ class Exprs:
         if found is None:
             found = self.b.at(scope, rhs, elem, lanes, key)
             if m.buffer.ahead and lanes:
-                self._weights_ahead.after(m.buffer, pointer, scope, elem, lanes)
+                self._ahead.after(m.buffer, pointer, scope, elem, lanes)
         return found
 
     def _read_masked(
@@ -639,6 +640,9 @@ class Exprs:
         """A reduction over registers is expanded: pieces of the last axis side by side, then the lanes of
         the sum in a fixed tree."""
         fn = REDUCE_FN[e.kind]
+        rows = whole_rows(e, self.registers, self.index, self.env, self.b, self.lanes) if self.lanes else None
+        if rows:
+            return across_rows(self.b, rows, lambda x, y: self.combine(fn, e.dtype, x, y))
         acc: list[Value] = []
         last = e.axes[-1]
         extents = [self.index.number(a.extent, self.env) for a in e.axes]
@@ -677,14 +681,8 @@ class Exprs:
         """
         if self.lanes:
             return v
-        lanes, mixed = v.lanes, not dtype.is_float and self.cpu.triple.startswith("x86")
-        while lanes > 1:
-            half = lanes // 2
-            first = range(0, 4, 2) if mixed and lanes == 4 else range(half)
-            second = range(1, 4, 2) if mixed and lanes == 4 else range(half, lanes)
-            low, high = self.b.shuffle(v, None, first), self.b.shuffle(v, None, second)
-            v, lanes = self.combine(fn, dtype, low, high), half
-        return self.b.lane(v, 0) if v.lanes else v
+        mixed = not dtype.is_float and self.cpu.triple.startswith("x86")
+        return across_one(self.b, v, lambda x, y: self.combine(fn, dtype, x, y), mixed)
 
 
 def dtype_of(e: Expr) -> DType:

@@ -46,6 +46,10 @@ AHEAD = 4096
 """How far after what an x86 processor reads of a weight its cache is asked for more, in bytes: one page,
 whose address is then looked up in time, too (benchmarks/results/choices.md)."""
 
+AHEAD_OF_STORES = 1024
+"""The same of what it writes: the core owns the lines then before the stores wait for them, and of a chunk of
+16 KB no more than a sixteenth is another core's (benchmarks/results/choices.md)."""
+
 # figures: benchmarks/results/units.md
 _AVX512 = _simd(
     "avx512", 512, 32, masked=True, cache_bytes=(32 * 1024, 1024 * 1024),
@@ -94,13 +98,11 @@ def _flags(features: str | Mapping[str, bool]) -> dict[str, bool]:
 def _x86(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
     there = features_of("x86_64", cpu, flags)
     wide, middle = there >= {"avx512f", "avx512vl"}, there >= {"avx2", "fma"}
-    if wide:
-        machine = replace(_AVX512, instructions=x86.rows(16, there), ahead=AHEAD)
-        return Cpu(triple, cpu, machine, text, saturates=False)
+    row, lanes = (_AVX512, 16) if wide else (_AVX2, 8) if middle else (_SSE4, 4)
+    rows = x86.rows(lanes, there)
+    machine = replace(row, instructions=rows, ahead=AHEAD, ahead_of_stores=AHEAD_OF_STORES)
     if middle:
-        machine = replace(_AVX2, instructions=x86.rows(8, there), ahead=AHEAD)
-        return Cpu(triple, cpu, machine, text, half="f16c" in there, saturates=False)
-    machine = replace(_SSE4, instructions=x86.rows(4, there), ahead=AHEAD)
+        return Cpu(triple, cpu, machine, text, half=wide or "f16c" in there, saturates=False)
     return Cpu(triple, cpu, machine, text, half=False, rounding=cpu != "x86-64", saturates=False)
 
 

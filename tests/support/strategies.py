@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -159,9 +159,15 @@ def kernels() -> st.SearchStrategy[Kernel]:
     """Kernels that print, whether or not they make sense."""
     own = _seq(buffers(SPACES), 0, 2)
     return st.builds(
-        Kernel, TEXTS, _seq(dim_params(), 0, 2), _seq(st.one_of(buffers(SPACES), laid()), 0, 2), own,
+        Kernel, TEXTS, _seq(dim_params(), 0, 2), _seq(st.one_of(buffers(SPACES), laid()), 0, 2),
+        _seq(st.one_of(buffers(SPACES), asked()), 0, 2),
         _seq(stmts(), 0, 2), own, TEXTS, TEXTS,
     )  # fmt: skip
+
+
+def asked() -> st.SearchStrategy[Buffer]:
+    """Outputs whose lines are asked for before they are written."""
+    return st.builds(replace, buffers(SPACES), ahead=st.sampled_from([64, 1024]))
 
 
 def laid() -> st.SearchStrategy[Buffer]:

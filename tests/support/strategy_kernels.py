@@ -45,6 +45,15 @@ def _bias(t: Trace, e: Expr, i: tuple[Dim, ...], b: Any) -> Expr:
     return call("tanh", call("add", e, b[(i[-1],)]))
 
 
+def _dots_that_share() -> Kernel:
+    """Rows of a few heads, each times all keys, which lie along their rows."""
+    return parse_kernel(
+        "kernel @dots(b: dim in 0..*, n: dim in 0..*, q: f32[b, 3, 37], k: f32[b, n, 37]) -> (y: f32[b, 3, n])\n"
+        "{ serial i in b { serial h in 3 { serial j in n {"
+        " y[i, h, j] = sum l in 37 { q[i, h, l] * k[i, j, l] } * 0.5:f32 } } } }"
+    )
+
+
 def _conv(c: int, m: int, k: int, s: int = 1, p: int = 0, group: int = 1, last: bool = True) -> Kernel:
     oh, ow = (parse_dim(f"({n} + {2 * p - k})//{s} + 1") for n in "hw")
     attrs = {
@@ -240,6 +249,8 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "vector-matrix": (op_kernel("matmul", [(1, "k"), ("k", "n")], (1, "n")), "b", ({"k": 3, "n": 40}, {"k": 0, "n": 2})),
     "matrix-vector": (op_kernel("matmul", [("m", "k"), ("k",)], ("m",)), "", ({"m": 3, "k": 40}, {"m": 1, "k": 0})),
     "dot": (op_kernel("matmul", [("k",), ("k",)], ()), "", ({"k": 35}, {"k": 0})),
+    "dots-that-share": (_dots_that_share(), "", ({"b": 2, "n": 21}, {"b": 1, "n": 5}, {"b": 3, "n": 0}, {"b": 0, "n": 9})),
+    "max-of-blocks": (op_kernel("reduce_max", [("m", 40)], ("m",), {"axes": (1,), "keepdims": False}), "", ({"m": 70}, {"m": 3}, {"m": 0})),
     "three-rows": (op_kernel("matmul", [(3, "k"), ("k", 50)], (3, 50)), "b", ({"k": 2},)),
     "batched": (op_kernel("matmul", [("b", 2, "s", "t"), ("b", 2, "t", 8)], ("b", 2, "s", 8)), "", ({"b": 2, "s": 13, "t": 3},)),
     "scores": (_scores(), "", ({"b": 1, "s": 5, "t": 37}, {"b": 2, "s": 1, "t": 4})),

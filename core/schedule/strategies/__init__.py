@@ -21,6 +21,7 @@ from smelt.core.schedule.strategies.lanes import over_lanes
 from smelt.core.schedule.strategies.recurrence import recurrence
 from smelt.core.schedule.strategies.reduction import columns, gathered_rows, rows
 from smelt.core.schedule.strategies.row_product import row_product
+from smelt.core.schedule.strategies.rows_together import rows_together
 from smelt.core.schedule.strategies.short_rows import short_rows
 from smelt.core.schedule.tree import ScheduleError, chain
 
@@ -30,9 +31,10 @@ Strategy: TypeAlias = Callable[[Draft, str], None]
 # Order: contraction before columns, whose trees would also fit a matrix product; rows before columns,
 # because a row kernel's reductions follow no contiguous loop; gathered rows take what is neither.
 # Row products before all of these, which they ask about the two nests that they make. Short rows before rows,
-# whose vectors lie along a row.
+# whose vectors lie along a row, and between them rows that end together.
 STRATEGIES: tuple[Strategy, ...] = (
-    elementwise, row_product, contraction, short_rows, rows, columns, gathered_rows, recurrence, outer_groups,
+    elementwise, row_product, contraction, short_rows, rows_together, rows, columns, gathered_rows, recurrence,
+    outer_groups,
 )  # fmt: skip
 
 # What serves machines whose lanes run in step is asked first; it refuses others. What it leaves, and whatever

@@ -4,7 +4,7 @@ What the numbers below are worth stands in benchmarks/results/choices.md."""
 
 from __future__ import annotations
 
-from smelt.core.dim import YES, Dim, to_dim
+from smelt.core.dim import YES, Dim, product, to_dim
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import Call, Index, Load, walk_expr
 from smelt.core.ir.rewrite import bound_symbols
@@ -89,6 +89,17 @@ def _one(d: Draft, root: str) -> None:
     flight = d.size("in flight", in_flight(d.machine, most, v.stores))
     for loop in parts:
         d.do("strip", loop, lanes, flight, d.machine.masked)
+    if d.machine.ahead_of_stores and not v.is_heavy(d.machine):
+        _ask_ahead(d, v)
+
+
+def _ask_ahead(d: Draft, v: View) -> None:
+    """Lines of outputs are the core's own by the time that they are written; a short output's are anyway."""
+    for b in d.kernel.outputs:
+        written = any(s.buffer == b.name for s in v.stores)
+        whole = product((*b.shape, b.dtype.bytes)).const_or_none
+        if written and not b.ahead and (whole is None or whole > CHUNK_BYTES):
+            d.do("ask_ahead", b.name, d.machine.ahead_of_stores)
 
 
 def _lanes(d: Draft, v: View, width: int) -> None:

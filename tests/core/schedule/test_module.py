@@ -165,5 +165,5 @@ def test_only_a_weight_has_a_layout() -> None:
     with pytest.raises(SmeltError, match=r"K3.*has a layout of shape"):
         verify_kernel(broken, "scheduled")
     for b in (replace(w, ahead=-64), replace(w, ahead=64, layout=None)):
-        with pytest.raises(SmeltError, match=r"K3.*only weights in a layout are"):
+        with pytest.raises(SmeltError, match=r"K3.*only weights in a layout and outputs are"):
             verify_kernel(kernel.with_(inputs=(x, b)), "scheduled")

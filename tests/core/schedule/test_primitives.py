@@ -87,6 +87,11 @@ def maximum() -> Kernel:
     return op_kernel("reduce_max", [("m", "k", 8)], ("m",), {"axes": (1, 2), "keepdims": False})
 
 
+def blocks() -> Kernel:
+    """Several short rows at a time."""
+    return op_kernel("reduce_max", [("m", 3, 5, 13)], ("m", 3, 5), {"axes": (3,), "keepdims": False})
+
+
 def rows() -> Kernel:
     return op_kernel("gather", [("n", 20), ("m",)], ("m", 20), {"axis": 0}, dtypes=[f32, i64])
 
@@ -149,6 +154,7 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (matmul, "pack b (1/8, 0, 1%8)"),
     (matmul, "pack b (1, 0)"),
     (matmul, "pack b (1/8, 0, 1%8); ask_ahead b 4096"),
+    (matmul, "ask_ahead y 1024"),
     (matmul, "stage b (1/8, 0, 1%8) panels"),
     (matmul, "stage a (0/4, 1, 0%4) panels"),
     (held, "stage b (0/8, 1, 0%8) panels; order [j i]; peel j {8*(n//8)} .t; split j 8 o p no"),
@@ -161,6 +167,8 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (matmul, "tile i0 [3 2 1] balanced t r x; order [t x i1]; split i1 4 u v no; order [t u x v]; "
              "stage_reduce u acc; accumulate_blocks acc k1 2 o p; accumulate p []"),
     (maximum, "stage_reduce i0 acc; strip_reduce acc 4 2 no"),
+    (blocks, "stage_reduce i0 acc; strip_together acc 4"),
+    (blocks, "stage_reduce i0 acc; strip_together acc 16; unroll i1; unroll i2.p; unroll i1.p; bind i2 vector"),
     (maximum, "collapse k1 k2 c; stage_reduce i0 acc; strip_reduce acc 4 2 yes"),
     (softmax, "stage_reduce i0 acc"),
     (softmax, "stage_reduce i0 acc; hoist i0 inv"),
@@ -256,8 +264,11 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "", "pack y (0, 1)", "no input"),
     (matmul, "", "pack b (0, 1, 1)", "cover source axis"),
     (matmul, "pack b (1, 0)", "pack b (1, 0)", "packed already"),
-    (matmul, "", "ask_ahead b 4096", "no packed input has that name"),
+    (matmul, "", "ask_ahead b 4096", "no packed input or output has that name"),
     (matmul, "pack b (1, 0)", "ask_ahead b 0", "the distance is not positive"),
+    (maximum, "stage_reduce i0 acc", "strip_together acc 4", "along one axis"),
+    (blocks, "stage_reduce i0 acc; unroll i1", "strip_together acc 4", "loops of such lengths"),
+    (matmul, "stage_reduce i0 acc", "strip_together acc 4", "along one axis"),
     (matmul, "", "stage y (0, 1) p", "no readable"),
     (softmax, "stage_reduce i0 acc; keep acc1 y", "keep acc y", "read already"),
     (rows, "", "bind_let i1", "no data-dependent"),

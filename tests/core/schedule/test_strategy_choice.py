@@ -27,6 +27,7 @@ SHOWN = {
     "row_product": ("softmax-matmul", "norm-matmul", "attention"),
     "contraction": ("matmul-packed", "vector-matrix", "conv-3x3"),
     "short_rows": ("argmax-of-4",),
+    "rows_together": ("dots-that-share", "max-of-blocks"),
     "rows": ("sum-2", "softmax"),
     "columns": ("sum-0", "max-pool"),
     "gathered_rows": ("softmax-of-a-transpose",),
