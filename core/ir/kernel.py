@@ -23,8 +23,8 @@ ReduceKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmi
 class Buffer:
     """Row-major storage. Register extents must be constants (after tile sizes are substituted).
     layout: of an input that is a weight at every call, and lies so before the kernel runs; shape is then the
-    layout's. ahead: how many bytes after what a vector reads of it, or writes of an output, the cache is asked
-    for more; 0: not."""
+    layout's. ahead: how many bytes after what a vector reads of it, or writes of an output, the cache is
+    asked for more; 0: not."""
 
     name: str
     dtype: DType

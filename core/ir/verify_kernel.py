@@ -124,7 +124,7 @@ def verify_kernel(
             shape = ", ".join(map(str, b.layout.shape))
             scope.fail("K3 (buffers)", f"parameter '{b.name}' has a layout of shape [{shape}]")
         if b.ahead < 0 or (b.ahead and b.layout is None and b not in kernel.outputs):
-            why = f"is asked for {b.ahead} bytes ahead: only weights in a layout and outputs are, and forwards"
+            why = f"is asked for {b.ahead} bytes ahead: only weights in a layout and outputs are, forwards"
             scope.fail("K3 (buffers)", f"parameter '{b.name}' {why}")
     for s in kernel.body:
         _stmt(s, replace(scope, shared=[]))

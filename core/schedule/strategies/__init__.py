@@ -33,8 +33,8 @@ Strategy: TypeAlias = Callable[[Draft, str], None]
 # Row products before all of these, which they ask about the two nests that they make. Short rows before rows,
 # whose vectors lie along a row, and between them rows that end together.
 STRATEGIES: tuple[Strategy, ...] = (
-    elementwise, row_product, contraction, short_rows, rows_together, rows, columns, gathered_rows, recurrence,
-    outer_groups,
+    elementwise, row_product, contraction, short_rows, rows_together, rows, columns, gathered_rows,
+    recurrence, outer_groups,
 )  # fmt: skip
 
 # What serves machines whose lanes run in step is asked first; it refuses others. What it leaves, and whatever

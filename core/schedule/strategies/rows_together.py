@@ -29,9 +29,8 @@ def rows_together(d: Draft, root: str) -> None:
         raise ScheduleError("rows_together", "no short rows, or costly ones")
     v = row_nest(d, v)
     (r,) = v.all_reduces()
-    outer, inner = sides(v)
     column = v.contiguous_store()
-    if inner or column is None or column not in free_symbols(r) or not along(v, []):
+    if sides(v)[1] or column is None or column not in free_symbols(r) or not along(v, []):
         raise ScheduleError("rows_together", "rows are not contiguous, or their results no neighbours")
     sharing = _sharing(v, r, column)
     together = _fit(d, 1 if sharing is None else v.extent(sharing).const, lanes)

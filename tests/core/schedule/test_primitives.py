@@ -168,7 +168,8 @@ LEGAL: tuple[tuple[Make, str], ...] = (
              "stage_reduce u acc; accumulate_blocks acc k1 2 o p; accumulate p []"),
     (maximum, "stage_reduce i0 acc; strip_reduce acc 4 2 no"),
     (blocks, "stage_reduce i0 acc; strip_together acc 4"),
-    (blocks, "stage_reduce i0 acc; strip_together acc 16; unroll i1; unroll i2.p; unroll i1.p; bind i2 vector"),
+    (blocks, "stage_reduce i0 acc; strip_together acc 16; unroll i1; unroll i2.p; unroll i1.p; "
+             "bind i2 vector"),
     (maximum, "collapse k1 k2 c; stage_reduce i0 acc; strip_reduce acc 4 2 yes"),
     (softmax, "stage_reduce i0 acc"),
     (softmax, "stage_reduce i0 acc; hoist i0 inv"),
