@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+from smelt.core.dim import sym
 from smelt.core.ir.kernel import Load, Reduce
 from smelt.targets.llvm.builder import FunctionBuilder, Value
 from smelt.targets.llvm.index import Env, Indexer
@@ -52,7 +53,7 @@ def whole_rows(
         return None
     *lead, last = x.index
     width = r.shape[-1]
-    whole = last.linear(e.axes[0].var) == (1, 0) and e.axes[0].extent == width and r.cuts == ((0, width),)
+    whole = last == sym(e.axes[0].var) and e.axes[0].extent == width and r.cuts == ((0, width),)
     places = [index.affine(d, env) for d in lead]
     bases = [base for step, base in places if step in (0, 1) and isinstance(base, int)]
     if not whole or lanes > width or len(bases) < len(places) or sum(s or 0 for s, _ in places) != 1:

@@ -95,10 +95,11 @@ def _one(d: Draft, root: str) -> None:
 
 def _ask_ahead(d: Draft, v: View) -> None:
     """Lines of outputs are the core's own by the time that they are written; a short output's are anyway."""
+    facts = kernel_facts(d.kernel)
     for b in d.kernel.outputs:
         written = any(s.buffer == b.name for s in v.stores)
-        whole = product((*b.shape, b.dtype.bytes)).const_or_none
-        if written and not b.ahead and (whole is None or whole > CHUNK_BYTES):
+        short = facts.prove_le(product((*b.shape, b.dtype.bytes)), CHUNK_BYTES) is YES
+        if written and not b.ahead and not short:
             d.do("ask_ahead", b.name, d.machine.ahead_of_stores)
 
 

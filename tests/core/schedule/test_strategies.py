@@ -58,7 +58,7 @@ REACHED = {
     "max-of-3-bytes": "strip i0 64 2 no", "transpose-one-group": "bind one group; unroll i0", "transpose": "unroll i1; strip i2_i3 16 4 no",
     "vector-matrix": "pack b", "dot": "strip_reduce", "conv-3d": "pack b", "conv-1d": "pack b",
     "frames": "widen", "softmax-matmul": "keep acc1 rows", "softmax-matmul-turned": "stage b", "norm-matmul": "pack d",
-    "dots-that-share": "strip_together acc 16; unroll i1", "max-of-blocks": "strip_together acc 16",
+    "dots-that-share": "strip_together acc 16; unroll h", "max-of-blocks": "strip_together acc 16",
     "softmax-vector": "strip_reduce acc2", "softmax-of-one-row-each": "bind i2 vector",
     "softmax-of-few-rows": "unroll i0", "softmax-of-long-rows": "chunk i0 4 i0.c",
 }  # fmt: skip
