@@ -37,7 +37,7 @@ def by_tiles(x: Array, w: Array, tile: int) -> Array:
     f = winograd.transforms(tile, len(w))
     back, data = (np.array(m, np.float32) for m in (f.back, f.data))
     n = len(data)
-    u = winograd.transformed_weight(w, (tile, tile)).reshape(n, n, -1, MADE)
+    u = winograd.transformed_weight(w, (tile, tile)).astype(np.float32).reshape(n, n, -1, MADE)
     y = np.zeros((EXTENT, EXTENT, MADE), np.float32)
     for i, j in np.ndindex(EXTENT // tile, EXTENT // tile):
         d = x[i * tile : i * tile + n, j * tile : j * tile + n]

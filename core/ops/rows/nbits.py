@@ -205,11 +205,13 @@ def _ref_steps(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Ten
 def in_words(q: Array, bits: int, word: int) -> Array:
     """Packed weights [.., bytes], neighbours side by side in a byte -> the same with neighbours in words: the
     lowest fields of `word` bytes are neighbours, then come the next fields of these bytes."""
-    per = 8 // bits
-    fields = bit_fields(q, bits).reshape(*q.shape[:-1], -1, per, word)
-    shifts = (np.arange(per) * bits).astype(np.uint8)[:, None]
-    packed: Array = np.bitwise_or.reduce(fields << shifts, axis=-2)
-    return packed.reshape(q.shape)
+    per, mask = 8 // bits, np.uint8((1 << bits) - 1)
+    took = np.ascontiguousarray(q.reshape(-1, word).T)  # NumPy is slow along an axis as short as a word
+    packed = np.zeros_like(took)
+    for place in range(per * word):
+        (byte, field_), (part, n) = divmod(place, per), divmod(place, word)
+        packed[n] |= (took[byte] >> np.uint8(bits * field_) & mask) << np.uint8(bits * part)
+    return np.ascontiguousarray(packed.T).reshape(q.shape)
 
 
 def _nbits(bits: int, block: int, depth: int, *more: str | Array, columns: int = 40) -> Case:

@@ -79,12 +79,12 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 
 
 def transformed_weight(w: Array, tile: Sequence[int]) -> Array:
-    """[*K, C, M] as [product of n, C, M], computed in f64 and rounded once."""
+    """[*K, C, M] as [product of n, C, M], in f64."""
     y, kernel = w.astype(np.float64), w.shape[: len(tile)]
     for a, (m, r) in enumerate(zip(tile, kernel, strict=True)):
         g = np.array(transforms(m, r).weight, np.float64)
         y = np.moveaxis(np.tensordot(g, y, (1, a)), 0, a)
-    return y.reshape(-1, *w.shape[len(tile) :]).astype(w.dtype)
+    return y.reshape(-1, *w.shape[len(tile) :])
 
 
 def _of_axes(attrs: Attrs) -> list[Transforms]:

@@ -121,8 +121,9 @@ def _transformed(
         return None
     for tile in cheaper:
         with np.errstate(all="ignore"):
-            weight = transformed_weight(w, tile)
-            if bool(np.isfinite(weight).all()) and _loss(w, weight, tile) <= LOST:
+            exact = transformed_weight(w, tile)
+            weight = exact.astype(w.dtype)
+            if bool(np.isfinite(weight).all()) and _loss(exact, weight, tile, shape[:-2]) <= LOST:
                 return tile, weight
     return None
 
@@ -142,24 +143,23 @@ def _cost(
     return float(size / prod(tile) / filled * (channels * made + moved * (channels + made)))
 
 
-def _loss(w: Array, weight: Array, tile: Sequence[int]) -> float:
+def _loss(exact: Array, weight: Array, tile: Sequence[int], kernel: Sequence[int]) -> float:
     """The largest error of outputs, as a share of the largest of their channel, for random inputs: what is
-    rounded are weights and transformed tiles, before and after their products."""
-    *kernel, channels, made = w.shape
+    rounded are weights and transformed tiles, before and after their products. exact: the weights before."""
     axes = [transforms(m, r) for m, r in zip(tile, kernel, strict=True)]
     sizes = [len(f.data) for f in axes]
+    _, channels, made = weight.shape
     x = np.random.default_rng(0).standard_normal((TRIAL_TILES, *sizes, channels))
-    wanted = np.zeros((TRIAL_TILES, *tile, made))
-    for tap in np.ndindex(*kernel):
-        part = x[(slice(None), *(slice(k, k + m) for k, m in zip(tap, tile, strict=True)))]
-        wanted += part @ w[tap].astype(np.float64)
-    v = _along(x, [f.data for f in axes]).astype(np.float32)
-    flat = v.reshape(TRIAL_TILES, -1, channels).swapaxes(0, 1).astype(np.float64)
-    y = (flat @ weight.astype(np.float64)).astype(np.float32)
-    y = _along(y.swapaxes(0, 1).reshape(TRIAL_TILES, *sizes, made).astype(np.float64), [f.back for f in axes])
-    over = tuple(range(y.ndim - 1))
+    v = _along(x, [f.data for f in axes]).reshape(TRIAL_TILES, -1, channels).swapaxes(0, 1)
+
+    def outputs(y: Array) -> Array:
+        return _along(y.swapaxes(0, 1).reshape(TRIAL_TILES, *sizes, made), [f.back for f in axes])
+
+    rounded = v.astype(np.float32).astype(np.float64) @ weight.astype(np.float64)
+    wanted, found = outputs(v @ exact), outputs(rounded.astype(np.float32).astype(np.float64))
+    over = tuple(range(wanted.ndim - 1))
     largest = np.abs(wanted).max(over)
-    return float(np.max(np.abs(y - wanted).max(over) / np.where(largest == 0, 1, largest), initial=0))
+    return float(np.max(np.abs(found - wanted).max(over) / np.where(largest == 0, 1, largest), initial=0))
 
 
 def _along(x: Array, matrices: Sequence[Sequence[Sequence[object]]]) -> Array:

@@ -44,10 +44,10 @@ def test_points_end() -> None:
         transforms(5, 3)
 
 
-def test_a_weight_is_rounded_once() -> None:
+def test_a_weight_is_not_rounded_on_the_way() -> None:
     w = np.random.default_rng(0).standard_normal((3, 1, 2, 5)).astype(np.float32)
     found = transformed_weight(w, (4, 1))
     g = np.array(transforms(4, 3).weight, np.float64)
-    wanted = np.einsum("nr,rcm->ncm", g, w[:, 0].astype(np.float64)).astype(np.float32)
-    assert found.shape == (6, 2, 5) and found.dtype == np.float32
-    np.testing.assert_array_equal(found, wanted)
+    wanted = np.einsum("nr,rcm->ncm", g, w[:, 0].astype(np.float64))
+    assert found.shape == (6, 2, 5) and found.dtype == np.float64
+    np.testing.assert_allclose(found, wanted, rtol=1e-14)

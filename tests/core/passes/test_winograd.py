@@ -106,7 +106,8 @@ def test_a_loss_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 4 lose more than tiles of 2, and those more than nothing."""
     m = conv()
     w = next(w.array() for w in m.weights.values())
-    four, two = (room._loss(w, room.transformed_weight(w, t), t) for t in ((4, 4), (2, 2)))
+    exact = {t: room.transformed_weight(w, t) for t in ((4, 4), (2, 2))}
+    four, two = (room._loss(e, e.astype(np.float32), t, (3, 3)) for t, e in exact.items())
     assert 0 < two < four < room.LOST
     monkeypatch.setattr(room, "LOST", (two + four) / 2)
     assert tile_of(m) == (2, 2)
