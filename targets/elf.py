@@ -178,7 +178,7 @@ class ObjectFile:
         found = self.file.symbols(_SHT_SYMTAB, local=False)
         self.shared = tuple((at, name, defined) for at, name, _, defined in found)
 
-    @property
+    @cached_property
     def defined(self) -> frozenset[str]:
         """The names that it has for others."""
         return frozenset(name for _, name, defined in self.shared if defined)

@@ -213,16 +213,20 @@ class OrderedSizes:
         if over is not None:
             # c * max(x, y) + r <= b  <==  c * x + r <= b and c * y + r <= b
             count, top = over
-            return all(self.le(a + count * (arg - dmax(*top.args)), b) for arg in top.args)
+            rest = a - count * dmax(*top.args)
+            return all(self.le(rest + count * arg, b) for arg in top.args)
         under = _a_max(b)
         if under is not None:
             # a <= c * max(x, y) + r  <==  a <= c * x + r or a <= c * y + r
             count, top = under
-            return any(self.le(a, b + count * (arg - dmax(*top.args))) for arg in top.args)
+            rest = b - count * dmax(*top.args)
+            return any(self.le(a, rest + count * arg) for arg in top.args)
         return self._matched(b - a)
 
     def _matched(self, rest: Dim) -> bool:
         """rest >= 0: every negative term has a positive one of its own that is no smaller."""
+        if min(self.at(rest), default=0) < 0:
+            return False
         positive, negative, constant = _signed(rest)
         for n in sorted(negative, key=lambda t: self.values[t][::-1], reverse=True):
             fits = [p for p in positive if _below(self.values[n], self.values[p]) and self._ordered(n, p)]

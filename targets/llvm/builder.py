@@ -9,8 +9,11 @@ of a branch unless it leaves a loop as well.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeAlias, TypeVar
+
+OnceA = TypeVar("OnceA", bound=Hashable)
+OnceB = TypeVar("OnceB", bound=Hashable)
 
 
 class BasicBlock:
@@ -41,7 +44,7 @@ class Scope:
         self.block = block
         self.certain = certain
         self.cache: dict[str, Value] = {}
-        self.made: dict[tuple[str, PureOperand, PureOperand], Value] = {}
+        self.made: dict[tuple[str, Hashable, Hashable], Value] = {}
         above = () if parent is None else parent.homes
         self.homes: tuple[Scope, ...] = (
             *(self if arm and home is parent else home for home in above),
@@ -90,7 +93,6 @@ class Value:
         return Value(self.text, self.elem, self.lanes, scope, None, self.low, self.high)
 
 
-PureOperand: TypeAlias = "Value | int"
 BodyEmitter: TypeAlias = Callable[[], list[Value]]
 FLOAT_ELEMS = ("half", "float", "double")
 
@@ -182,9 +184,7 @@ class FunctionBuilder:
         home.cache[rhs] = made
         return made
 
-    def once(
-        self, op: str, a: PureOperand, b: PureOperand, make: Callable[[PureOperand, PureOperand], Value]
-    ) -> Value:
+    def once(self, op: str, a: OnceA, b: OnceB, make: Callable[[OnceA, OnceB], Value]) -> Value:
         """make(a, b), made once in a scope. `pure` would find it again, but needs its text for that."""
         made, key = self.scope.made, (op, a, b)
         found = made.get(key)

@@ -334,6 +334,10 @@ class Exprs:
 
     def _advance(self, pointer: Value, parts: Sequence[tuple[int, Value]], width: int) -> Value:
         """pointer + the sum, one step for each scope, outer first: inner loops add only what they vary."""
+        return self.b.once("advance", (pointer, width), tuple(parts), self._advanced)
+
+    def _advanced(self, start: tuple[Value, int], parts: tuple[tuple[int, Value], ...]) -> Value:
+        pointer, width = start
         by_depth: dict[int, list[tuple[int, Value]]] = {}
         for coef, v in parts:
             by_depth.setdefault(v.scope.depth, []).append((coef * width, v))
