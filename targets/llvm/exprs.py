@@ -312,18 +312,16 @@ class Exprs:
     def split(self, m: BufferMemory, index: tuple[Dim, ...]) -> Split | None:
         """An element's place in its buffer as Indexer.split gives it; None when lanes are not affine."""
         key = m.buffer.name, index
-        if key in self._splits:
-            return self._splits[key]
-        found = self._splits[key] = self.index.split(self.flat(m.buffer, index), self.env)
-        return found
+        if key not in self._splits:
+            self._splits[key] = self.index.split(self.flat(m.buffer, index), self.env)
+        return self._splits[key]
 
     def pointer(self, m: BufferMemory, index: tuple[Dim, ...]) -> Value:
         """The address of the (first lane's) element."""
         key = m.buffer.name, index
-        found = self._pointers.get(key)
-        if found is None:
-            found = self._pointers[key] = self._pointer(m, index)
-        return found
+        if key not in self._pointers:
+            self._pointers[key] = self._pointer(m, index)
+        return self._pointers[key]
 
     def _pointer(self, m: BufferMemory, index: tuple[Dim, ...]) -> Value:
         split = self.split(m, index)
@@ -341,10 +339,9 @@ class Exprs:
         by_depth: dict[int, list[tuple[int, Value]]] = {}
         for coef, v in parts:
             by_depth.setdefault(v.scope.depth, []).append((coef * width, v))
-        *outer, inner = sorted(by_depth) or (None,)
-        for depth in outer:
-            pointer = self._plus(pointer, self._offset(by_depth[depth], outer=True))
-        return pointer if inner is None else self._plus(pointer, self._offset(by_depth[inner]))
+        for depth in sorted(by_depth):
+            pointer = self._plus(pointer, self._offset(by_depth[depth], outer=depth < max(by_depth)))
+        return pointer
 
     def _offset(self, parts: Sequence[tuple[int, Value]], outer: bool = False) -> Value:
         """A sum, of which loops further inside see no terms where it is an outer one: LLVM's loop strength
@@ -417,9 +414,7 @@ class Exprs:
         return self.s.select(inside, value, other)
 
     def _otherwise(self, e: Load, lanes: int, other: Value | None) -> Value:
-        if other is None:
-            return self.b.const(0, compute_elem(e.dtype), lanes)
-        return other
+        return self.b.const(0, compute_elem(e.dtype), lanes) if other is None else other
 
     def select_pointer(self, m: BufferMemory, e: Load, inside: Value, lanes: int) -> Value:
         """inside ? &buffer[index] : zeros. The choice is made outside of the loops that the guard does
