@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,10 @@ SPARING = ("sm_70", "sm_72")
 is enough: products then have 116 registers where it gives them 80."""
 
 _NAME = re.compile(r"@([\w.]+)")
+_ENTRY = re.compile(
+    r"(?P<head>\.entry (?P<name>[\w.$]+)\([^)]*\)\s+\.reqntid [\d, ]+\n)(?:\.minnctapersm (?P<count>\d+)\n)?"
+)
+"""The beginning of a kernel, which may say how many groups of it a core is to hold."""
 
 
 def module(program: Program) -> str:
@@ -101,15 +106,37 @@ def _knows(program: Path, architecture: str) -> bool:
 
 
 def assemble(text: str, architecture: str, *words: str) -> tuple[bytes, str] | None:
-    """(cubin, what ptxas says) of PTX; None where there is no ptxas that knows the architecture. words: more
-    options. Raises SmeltError (internal) with ptxas' words for PTX that it refuses."""
+    """(cubin, what `ptxas -v` says) of PTX; None where there is no ptxas that knows the architecture. What
+    spills so that a core holds more groups is made for fewer. words: more options. Raises SmeltError
+    (internal) with ptxas' words for PTX that it refuses."""
     program = ptxas()
     if program is None or not _knows(program, architecture):
         return None
+    while True:
+        made = _assembled(program, text, architecture, words)
+        roomier = _roomier(text, {name for name, r in resources(made[1]).items() if r.spills})
+        if roomier == text:
+            return made
+        text = roomier
+
+
+def _roomier(text: str, names: Collection[str]) -> str:
+    """PTX in which a core is to hold one group fewer of these kernels, and at least one of those that say
+    nothing."""
+
+    def fewer(found: re.Match[str]) -> str:
+        if found["name"] not in names:
+            return found[0]
+        return f"{found['head']}.minnctapersm {max(int(found['count'] or 2) - 1, 1)}\n"
+
+    return _ENTRY.sub(fewer, text)
+
+
+def _assembled(program: Path, text: str, architecture: str, words: Sequence[str]) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory(prefix="smelt-ptxas-") as folder:
         source, out = Path(folder) / "model.ptx", Path(folder) / "model.cubin"
         source.write_text(text, "ascii")
-        command = [str(program), f"--gpu-name={architecture}", *words, source.name, "-o", out.name]
+        command = [str(program), f"--gpu-name={architecture}", "-v", *words, source.name, "-o", out.name]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SmeltError(

@@ -90,7 +90,7 @@ def _usage(batches: Sequence[Program], chosen: Sequence[str]) -> dict[Key, tuple
     found: dict[Key, tuple[ChipUsage, ...]] = {}
     for architecture in chosen:
         for b in batches:
-            made = assemble(ptx(module(b), architecture), architecture, "-v")
+            made = assemble(ptx(module(b), architecture), architecture)
             told = {} if made is None else resources(made[1])
             for key, part in b.parts.items():
                 r, one = told.get(part.name), ChipUsage(machine_of(architecture))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+import decoder_models as decoders
 import numpy as np
+import onnx
 import op_cases as cases
 import pytest
 from naive_kernels import op_kernel
@@ -24,6 +27,7 @@ from smelt.targets.cuda.images import CUBIN, PTX
 from smelt.targets.cuda.machine import MACHINE, cpu_for
 from smelt.targets.cuda.ptx import ARCHITECTURES, Resources, assemble, module, ptx, resources
 from smelt.targets.cuda.target import TARGET, architectures
+from smelt.targets.cuda.wide import RESIDENT
 from smelt.targets.platform import parse_target
 
 PROVEN = ("sm_53", "sm_72", "sm_87", "sm_90")
@@ -48,7 +52,7 @@ def assembled(kernels: Sequence[Kernel], architecture: str, *words: str) -> dict
     """The kernels through LLVM and ptxas, which has to be there: it is in the development extra."""
     text = ptx(module(emit_program(kernels, cpu_for(architecture))), architecture)
     assert not INEXACT.search(text), INEXACT.search(text)
-    made = assemble(text, architecture, "-v", *words)
+    made = assemble(text, architecture, *words)
     assert made is not None, "pip install nvidia-cuda-nvcc-cu12==12.6.85"
     return resources(made[1])
 
@@ -81,6 +85,15 @@ def test_contractions_do_not_spill(architecture: str) -> None:
     assert {name: r.spills for name, r in found.items() if r.spills} == {}
 
 
+CACHED = "a cache of 65 layers"
+ALWAYS = dict.fromkeys(("magika_v3_3",))
+SELDOM = dict.fromkeys((
+    "silero_vad_v6.2.3", "onnx_asr_nemo128_stft", "smart_turn_v3.2_int8", "ppocrv4_rec", "ppocrv4_det",
+    "nudenet_320n_yolov8", "slanet_plus_table", "resnet18_dyn", "minilm_real", "whisper_tiny_encoder",
+    "smollm_genai_int4", CACHED,
+))  # fmt: skip
+"""Models whose kernels are assembled."""
+
 WIDE_LOAD = re.compile(r"ld\.global\.(?:nc\.)?(?:v4\.b32|v2\.b64)")
 DECODE = {
     "floats": op_kernel("matmul", [("m", 4096), (4096, 256)], ("m", 256)),
@@ -100,6 +113,19 @@ def test_few_rows_read_weights_16_bytes_at_a_time(name: str) -> None:
     for architecture in ("sm_87", "sm_90"):
         found = assembled([kernel.with_(name=name)], architecture)
         assert {n: r.spills for n, r in found.items() if r.spills} == {}
+
+
+def test_a_core_holds_fewer_groups_rather_than_spill() -> None:
+    """Of the kernels that would, these are two: one is to be there four times, the other says nothing."""
+    product = op_kernel("matmul", [(16, "m", 512), (16, 512, 512)], (16, "m", 512))
+    crowded = draft(product, MACHINE, frozenset("b")).kernel.with_(name="crowded")
+    few = draft(DECODE["floats"], MACHINE, frozenset("b")).kernel.with_(name="few")
+    for architecture in ("sm_72", "sm_87"):
+        text = ptx(module(emit_program([crowded, few], cpu_for(architecture))), architecture)
+        assert text.count(f".minnctapersm {RESIDENT}\n") == 2
+        found = assembled([crowded, few], architecture)
+        assert {n: r.spills for n, r in found.items() if r.spills} == {}
+        assert 128 < found["k_crowded"].registers <= 168 and found["k_few"].registers <= 128
 
 
 def test_the_oldest_ptx_that_has_the_architecture() -> None:
@@ -150,12 +176,17 @@ def test_large_programs_come_in_batches() -> None:
     assert code.code == TARGET.emit(kernels, spec).code
 
 
-@pytest.mark.parametrize("name", ["magika_v3_3", "ppocrv4_rec"])
-def test_kernels_of_models(name: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("name", ALWAYS | SELDOM)
+def test_kernels_of_models(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """As the compiler makes them, on each architecture; none spills. Those of the larger: --every-model."""
-    if name != "magika_v3_3" and not request.config.getoption("--every-model"):
+    if name in SELDOM and not request.config.getoption("--every-model"):
         pytest.skip("takes a minute: --every-model")
-    lowered = lower(Request(source=str(model_named(name).path()), target="x86+cuda"))
+    path = tmp_path / "m.onnx"
+    if name == CACHED:
+        onnx.save(decoders.decoder("grouped", 65), path)
+    else:
+        path = model_named(name).path()
+    lowered = lower(Request(source=str(path), target="x86+cuda"))
     names = dict.fromkeys(e.kernel for e in lowered.linked.rows if e.unit)
     kernels = [lowered.linked.kernels[k] for k in names]
     for architecture in PROVEN:
