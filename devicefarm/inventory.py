@@ -27,6 +27,7 @@ from smelt.devicefarm.qemu_user import (
 from smelt.devicefarm.room import StoreRules, byte_count
 from smelt.devicefarm.ssh import DEFAULT_ROOT, SshAddress, SshTransport
 from smelt.devicefarm.transport import Transport
+from smelt.devicefarm.userland import userland
 
 INVENTORY_VERSION = 1
 DEVICE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -76,6 +77,7 @@ BUILTIN = (
         "qemu-riscv64", "qemu-user", "riscv64-linux", emulator="qemu-riscv64",
         cpu="rv64,v=true,vlen=128,vext_spec=v1.0", tags=("builtin", "emulated"),
     ),
+    Device("arm64-units", "userland", "aarch64-linux", tags=("builtin", "emulated")),
     Device("android-emulated", "android", "aarch64-android", tags=("builtin", "emulated")),
     Device(
         "qemu-board", "qemu-board", "aarch64-linux", power="qemu-board:", emulated=True,
@@ -211,6 +213,10 @@ def _qemu_user(device: Device, shim: Path | None) -> Transport:
     )
 
 
+def _userland(device: Device, shim: Path | None) -> Transport:
+    return userland(device.name, cpu=device.cpu or None, store=_store(device), rules=_rules(device))
+
+
 def _android(device: Device, shim: Path | None) -> Transport:
     return android_emulated(
         cache_dir(), shim_runner=shim, store=_store(device), rules=_rules(device)
@@ -260,6 +266,7 @@ def _qemu_board(device: Device, shim: Path | None) -> Transport:
 TRANSPORTS: dict[str, Callable[[Device, Path | None], Transport]] = {
     "local": _local,
     "qemu-user": _qemu_user,
+    "userland": _userland,
     "android": _android,
     "ssh": _ssh,
     "adb": _adb,
@@ -269,6 +276,7 @@ TRANSPORTS: dict[str, Callable[[Device, Path | None], Transport]] = {
 DESCRIPTIONS: dict[str, Callable[[Device], str]] = {
     "local": lambda d: "this machine",
     "qemu-user": lambda d: f"{d.emulator} on this machine (emulated)",
+    "userland": lambda d: "Debian's arm64 drivers of OpenCL and Vulkan under qemu-aarch64 (emulated)",
     "android": lambda d: (
         "real bionic under qemu-aarch64 (emulated)"
         if os.environ.get(BIONIC_VARIABLE)
