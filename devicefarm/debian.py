@@ -47,7 +47,7 @@ BOARD = PackageSet(
      "libtomcrypt1_", "libtommath1_", "libgmp10_", "zlib1g_"),
 )  # fmt: skip
 """What a whole board is made of, without pinning the kernel's ABI."""
-DRIVERS = PackageSet(
+EMULATED_DRIVERS = PackageSet(
     "bookworm", "arm64",
     ("pocl-opencl-icd", "ocl-icd-libopencl1", "mesa-vulkan-drivers", "libvulkan1", "binutils"),
 )  # fmt: skip
@@ -164,6 +164,6 @@ def _alone(lock: Path) -> Iterator[None]:
 if __name__ == "__main__":  # for .ci/emulators: fetch the sets that are named
     try:
         for name in sys.argv[1:]:
-            unpacked({"adbd": ADBD, "board": BOARD, "drivers": DRIVERS}[name])
+            unpacked({"adbd": ADBD, "board": BOARD, "drivers": EMULATED_DRIVERS}[name])
     except SmeltError as error:
         sys.exit(f"{error}")

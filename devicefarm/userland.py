@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.debian import DRIVERS, unpacked
+from smelt.devicefarm.debian import EMULATED_DRIVERS, unpacked
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.qemu_user import find_emulator
 from smelt.devicefarm.room import StoreRules
@@ -57,7 +57,7 @@ def userland(
     emulator = find_emulator("qemu-aarch64")
     if shutil.which("unshare") is None:
         raise SmeltError("unshare is not installed", kind="device", hint="apt-get install util-linux")
-    enter = ("sh", "-c", _ENTER, "enter", str(unpacked(DRIVERS)), emulator)
+    enter = ("sh", "-c", _ENTER, "enter", str(unpacked(EMULATED_DRIVERS)), emulator)
     return LocalTransport(
         name=name,
         emulated=True,

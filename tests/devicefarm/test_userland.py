@@ -18,7 +18,7 @@ from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.client import open_session
-from smelt.devicefarm.debian import DRIVERS, folder_of
+from smelt.devicefarm.debian import EMULATED_DRIVERS, folder_of
 from smelt.devicefarm.inventory import find_device, open_transport
 from smelt.devicefarm.measure import ONCE
 from smelt.driver import Request
@@ -42,7 +42,7 @@ rows (float[n, 16] x) => (float[n, 16] y) { a = MatMul (x, x_t)  y = Softmax (a)
 @pytest.fixture(autouse=True)
 def drivers() -> None:
     need_qemu("qemu-aarch64-static")
-    if shutil.which("apt-get") is None or not folder_of(DRIVERS).is_dir():
+    if shutil.which("apt-get") is None or not folder_of(EMULATED_DRIVERS).is_dir():
         pytest.skip("no arm64 drivers: python devicefarm/debian.py drivers (540 MB in smelt's cache)")
 
 
