@@ -57,20 +57,17 @@ EMULATED_DRIVERS = PackageSet(
 def unpacked(wanted: PackageSet) -> Path:
     """The folder with the files of the packages, fetched at the first call. Raises SmeltError: 'device' on a
     system that is no Debian, 'infra' where the packages cannot be fetched."""
-    final = folder_of(wanted)
+    architecture = wanted.architecture or _architecture()
+    key = hashlib.sha256(repr((wanted.packages, wanted.unpacked)).encode()).hexdigest()[:12]
+    base = cache_dir() / "debian"
+    final = base / f"{wanted.suite}-{architecture}-{key}"
     if final.is_dir():
         return final
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(final.parent / f"{final.name}.lock"):
+    base.mkdir(parents=True, exist_ok=True)
+    with _alone(base / f"{final.name}.lock"):
         if not final.is_dir():
-            _fetch(wanted, wanted.architecture or _architecture(), final)
+            _fetch(wanted, architecture, final)
     return final
-
-
-def folder_of(wanted: PackageSet) -> Path:
-    """Where the packages' files are, or would be."""
-    key = hashlib.sha256(repr((wanted.packages, wanted.unpacked)).encode()).hexdigest()[:12]
-    return cache_dir() / "debian" / f"{wanted.suite}-{wanted.architecture or _architecture()}-{key}"
 
 
 def _fetch(wanted: PackageSet, architecture: str, final: Path) -> None:

@@ -18,7 +18,6 @@ from smelt.compiler import compile_here
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, StepLimits
 from smelt.devicefarm.client import open_session
-from smelt.devicefarm.debian import EMULATED_DRIVERS, folder_of
 from smelt.devicefarm.inventory import find_device, open_transport
 from smelt.devicefarm.measure import ONCE
 from smelt.driver import Request
@@ -39,11 +38,13 @@ rows (float[n, 16] x) => (float[n, 16] y) { a = MatMul (x, x_t)  y = Softmax (a)
 """
 
 
-@pytest.fixture(autouse=True)
-def drivers() -> None:
+@pytest.fixture
+def drivers(request: pytest.FixtureRequest) -> None:
     need_qemu("qemu-aarch64-static")
-    if shutil.which("apt-get") is None or not folder_of(EMULATED_DRIVERS).is_dir():
-        pytest.skip("no arm64 drivers: python devicefarm/debian.py drivers (540 MB in smelt's cache)")
+    if not request.config.getoption("--every-model"):
+        pytest.skip("540 MB of packages, and minutes under emulation: --every-model")
+    if shutil.which("apt-get") is None:
+        pytest.skip("no Debian, whose packages the drivers are of")
 
 
 def answers(path: Path, unit: str, folder: Path, feeds: list[dict[str, Any]]) -> list[list[Any]]:
@@ -61,6 +62,7 @@ def answers(path: Path, unit: str, folder: Path, feeds: list[dict[str, Any]]) ->
     return found
 
 
+@pytest.mark.usefixtures("drivers")
 @pytest.mark.parametrize("unit", ["opencl", "vulkan"])
 def test_a_model_on_arm64_drivers(unit: str, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(MODEL)
@@ -73,11 +75,10 @@ def test_a_model_on_arm64_drivers(unit: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(got, oracle.run(None, feed)[0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.usefixtures("drivers")
 @pytest.mark.parametrize("unit", ["opencl", "vulkan"])
 @pytest.mark.parametrize("name", SMALLEST)
-def test_the_smallest_models(name: str, unit: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if not request.config.getoption("--every-model"):
-        pytest.skip("takes minutes under emulation: --every-model")
+def test_the_smallest_models(name: str, unit: str, tmp_path: Path) -> None:
     model = model_named(name)
     feeds = [model.feeds(size) for size in SMALLEST[name]]
     found, ort = answers(model.path(), unit, tmp_path, feeds), reference(model.path())
