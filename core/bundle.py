@@ -317,7 +317,8 @@ def _read(folder: Path, fd: int) -> Bundle:
 
 def replace_file(place: Path, data: bytes) -> None:
     """Write a file whole or not at all: what was there stays until all is written. Raises OSError."""
-    part = place.with_name(f".{place.name[:100]}.{os.urandom(4).hex()}")
+    start = os.fsdecode(os.fsencode(place.name)[:200])  # a name has 255 bytes at most
+    part = place.with_name(f".{start}.{os.urandom(4).hex()}")
     with part.open("xb") as f:
         try:
             f.write(data)

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from smelt.core.diag import SmeltError
 from smelt.core.forksafe import ForkSafe
 
 _FINDING = ForkSafe()
@@ -30,6 +31,15 @@ def scratch_folder(purpose: str) -> Iterator[str]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
+
+
+def no_room(folder: str | os.PathLike[str], e: OSError) -> SmeltError:
+    """The error of a folder for temporary files that takes no file."""
+    return SmeltError(
+        f"cannot write to the temporary folder '{os.fspath(folder)}': {e.strerror or e}",
+        kind="infra",
+        hint="free some space, or name another one with TMPDIR",
+    )
 
 
 def private_folder(prefix: str) -> str:

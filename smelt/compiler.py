@@ -483,4 +483,12 @@ def _dump(dumps: Mapping[str, Callable[[], str | bytes]]) -> None:
     for stage_name, make in dumps.items() if folder else ():
         content = make()
         data = content.encode() if isinstance(content, str) else content
-        (Path(str(folder)) / stage_name).write_bytes(data)
+        path = Path(str(folder)) / stage_name
+        try:
+            path.write_bytes(data)
+        except OSError as e:
+            raise SmeltError(
+                f"cannot write '{path}': {e.strerror or e}",
+                kind="infra",
+                hint="free some space, or choose another folder with SMELT_DUMP",
+            ) from None

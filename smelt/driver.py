@@ -20,7 +20,7 @@ from smelt.core.bundle import MAIN, Bundle, read_bundle
 from smelt.core.diag import Kind, Problem, SmeltError, SmeltWarning, reading
 from smelt.core.naming import ALLOWED, is_entry
 from smelt.core.package import Package, read_package
-from smelt.core.scratch import scratch_folder
+from smelt.core.scratch import no_room, scratch_folder
 from smelt.core.staging import check_output, publish
 from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
 from smelt.request import DimSpec, OnProgress, Request
@@ -247,17 +247,8 @@ def _scratch() -> Iterator[Path]:
         try:
             name = stack.enter_context(scratch_folder("compile"))
         except OSError as e:
-            raise _no_space(os.environ.get("TMPDIR", "/tmp"), e) from None
+            raise no_room(os.environ.get("TMPDIR", "/tmp"), e) from None
         yield Path(name)
-
-
-def _no_space(folder: str | os.PathLike[str], e: OSError) -> SmeltError:
-    """The error of a temporary folder that takes no file."""
-    return SmeltError(
-        f"cannot write to the temporary folder '{os.fspath(folder)}': {e.strerror or e}",
-        kind="infra",
-        hint="free some space, or name another one with TMPDIR",
-    )
 
 
 def _asked(model: Any, scratch: Path, options: Mapping[str, Any]) -> Request:
@@ -298,7 +289,7 @@ def _as_file(model: Any, scratch: Path, name: str = "model.onnx") -> tuple[str, 
     try:
         path.write_bytes(_as_bytes(model))
     except OSError as e:
-        raise _no_space(scratch, e) from None
+        raise no_room(scratch, e) from None
     return str(path), "model"
 
 

@@ -7,21 +7,25 @@ kept in $SMELT_CACHE, by default ~/.cache/smelt. Output depends on the inputs al
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
+from smelt.core.scratch import no_room
 from smelt.targets.elf import ObjectFile
 from smelt.targets.platform import DRIVERS, PLATFORMS, Platform, TargetSpec, parse_target, zig_directory
 from smelt.targets.stubs import libraries, stub_ir
@@ -97,7 +101,8 @@ def runtime_dir() -> Path:
 
 
 def _zig(words: Sequence[str | Path], cwd: Path) -> str:
-    """Run zig; its stderr. Raises SmeltError(kind='internal') with the tool's own words when it fails."""
+    """Run zig; its stderr. Raises SmeltError with the tool's own words when it fails: of kind 'infra' where
+    the system is to blame, else 'internal'."""
     # the binary itself: `python -m ziglang` starts a second Python first
     binary = zig_directory() / ("zig.exe" if os.name == "nt" else "zig")
     kept = str(cache_dir() / "zig")
@@ -119,7 +124,19 @@ def _zig(words: Sequence[str | Path], cwd: Path) -> str:
     missing = sorted(set(re.findall(r"undefined symbol: (\S+)", text)))
     if missing:
         raise _UndefinedSymbols(tuple(missing))
-    raise SmeltError(f"zig {words[0]} failed ({done.returncode}): {text[-2000:]}", kind="internal")
+    said = f": {text[-2000:].strip()}" if text.strip() else ""
+    if done.returncode == -signal.SIGBUS or any(word in text for word in _FULL):
+        what = f"zig {words[0]} found no space left in '{cwd}' or the cache folder '{kept}'{said}"
+        hint = "free some space, or choose others with TMPDIR and SMELT_CACHE"
+        raise SmeltError(what, kind="infra", hint=hint)
+    if done.returncode == -signal.SIGKILL:
+        hint = "the system may have run out of memory"
+        raise SmeltError(f"zig {words[0]} was killed from outside{said}", kind="infra", hint=hint)
+    raise SmeltError(f"zig {words[0]} failed ({done.returncode}){said}", kind="internal")
+
+
+_FULL = ("NoSpaceLeft", "No space left on device", "DiskQuota", "Disk quota exceeded")
+"""What zig says of a full disk, where it says anything: its linker writes mapped memory, and gets SIGBUS."""
 
 
 class _UndefinedSymbols(SmeltError):
@@ -374,11 +391,9 @@ def _link(
     """ld.lld over objects and the platform's libc, and over the builtins if names are missing without."""
     out.parent.mkdir(parents=True, exist_ok=True)
     stubs = _stubs(platform)
-    with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
-        folder = Path(folder_name)
-        (folder / "exports.map").write_text(
-            f"{{ global: {' '.join(f'{name};' for name in exports)} local: *; }};\n", encoding="utf-8"
-        )
+    with _linking() as folder:
+        shown = " ".join(f"{name};" for name in exports)
+        _put_temporary(folder / "exports.map", f"{{ global: {shown} local: *; }};\n".encode())
         inputs = [_place(folder, i, item) for i, item in enumerate(objects)]
         words = ["ld.lld", *_LINK_FLAGS, "-z", f"max-page-size={platform.page}", *flags, "-o", "out"]
         words += [*inputs, *map(str, stubs)]
@@ -390,11 +405,30 @@ def _link(
         _deliver(folder / "out", out)
 
 
+@contextmanager
+def _linking() -> Iterator[Path]:
+    """A folder for temporary files of a link. Raises SmeltError(kind='infra') where there can be none."""
+    with contextlib.ExitStack() as stack:
+        try:
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="smelt-link-"))
+        except OSError as e:
+            raise no_room(os.environ.get("TMPDIR", "/tmp"), e) from None
+        yield Path(name)
+
+
 def _place(folder: Path, i: int, item: bytes | Path) -> str:
     if isinstance(item, Path):
         return str(item)
-    (folder / f"{i}.o").write_bytes(item)
+    _put_temporary(folder / f"{i}.o", item)
     return f"{i}.o"
+
+
+def _put_temporary(file: Path, data: bytes) -> None:
+    """Write a file into a folder of `_linking`: a write that fails does not say where."""
+    try:
+        file.write_bytes(data)
+    except OSError as e:
+        raise no_room(file.parent, e) from None
 
 
 def _deliver(made: Path, out: Path) -> None:
@@ -409,8 +443,7 @@ def join_objects(objects: Sequence[bytes]) -> bytes:
     """One relocatable object joined from several."""
     if len(objects) == 1:
         return objects[0]
-    with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
-        folder = Path(folder_name)
+    with _linking() as folder:
         places = [_place(folder, i, o) for i, o in enumerate(objects)]
         _zig(("ld.lld", "-r", "-o", "out", *places), cwd=folder)
         return (folder / "out").read_bytes()
@@ -466,10 +499,9 @@ def build_static(spec: TargetSpec, model_object: bytes, out_dir: Path, names: Na
     model, archive = out_dir / names.object, out_dir / names.archive
     objects = _named(spec, model_object, names, hidden=True)
     model.write_bytes(objects[names.object])
-    with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
-        folder = Path(folder_name)
+    with _linking() as folder:
         for file, data in objects.items():
-            (folder / file).write_bytes(data)
+            _put_temporary(folder / file, data)
         _zig(["ar", "rcsD", "out", *objects], cwd=folder)  # D: no times, no owners
         _deliver(folder / "out", archive)
     archive.chmod(0o644)
@@ -519,8 +551,7 @@ def _link_static(platform: Platform, model_object: bytes, out: Path, source: Pat
     objects = [*_runner_objects(platform, source, static=True), *_objects(platform, _RUNTIME)]
     libc = _static_libc(platform)
     archives = sorted(libc.glob("*.a"))
-    with tempfile.TemporaryDirectory(prefix="smelt-link-") as folder_name:
-        folder = Path(folder_name)
+    with _linking() as folder:
         words = ["ld.lld", *_STATIC_FLAGS, "-o", "out", str(libc / "crt1.o")]
         words += [_place(folder, 0, model_object), *map(str, objects)]
         _zig([*words, "--start-group", *map(str, archives), "--end-group"], cwd=folder)
