@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -231,7 +232,7 @@ def _is_whole(folder: Path) -> bool:
 
 def _hash_of_files(files: Sequence[str | Path]) -> str:
     """A hash of the files' names and contents; they are read again when one of them has changed."""
-    facts = tuple((str(f), (stat := os.stat(f)).st_mtime_ns, stat.st_size, stat.st_ino) for f in files)
+    facts = tuple((str(f), (found := os.stat(f)).st_mtime_ns, found.st_size, found.st_ino) for f in files)
     return _hash_of_contents(facts)
 
 
@@ -431,11 +432,14 @@ def _put_temporary(file: Path, data: bytes) -> None:
         raise no_room(file.parent, e) from None
 
 
-def _deliver(made: Path, out: Path) -> None:
-    """Move a finished file to its place in one step: a reader never sees half of it."""
+def _deliver(made: Path, out: Path, *, runs: bool = True) -> None:
+    """Move a finished file to its place in one step: a reader never sees half of it. runs: whoever may read
+    it, by the caller's umask, may also run it."""
     beside = out.with_name(f".{out.name}.{os.getpid()}")
     shutil.copyfile(made, beside)
-    beside.chmod(0o755)
+    if runs:
+        mode = stat.S_IMODE(beside.stat().st_mode)
+        beside.chmod(mode | (mode & 0o444) >> 2)
     beside.replace(out)
 
 
@@ -503,8 +507,7 @@ def build_static(spec: TargetSpec, model_object: bytes, out_dir: Path, names: Na
         for file, data in objects.items():
             _put_temporary(folder / file, data)
         _zig(["ar", "rcsD", "out", *objects], cwd=folder)  # D: no times, no owners
-        _deliver(folder / "out", archive)
-    archive.chmod(0o644)
+        _deliver(folder / "out", archive, runs=False)
     return model, archive
 
 

@@ -423,10 +423,13 @@ def open_bundle(text: str) -> Bundle:
     return read_bundle(text)
 
 
-def write_result(path: str, data: bytes, suffix: str) -> None:
+def write_result(
+    path: str, data: bytes, suffix: str, beside: Callable[[Path], None] = lambda folder: None
+) -> None:
     """Write a file at the user's path atomically, and through a symbolic link.
 
-    Raises SmeltError where the path holds a file without this suffix, or where writing fails.
+    beside: writes into the file's folder what the file refers to, before that is there: where it fails, an
+    older file stays. Raises SmeltError where the path holds a file without this suffix, or writing fails.
     """
     from smelt.core.bundle import replace_file
 
@@ -440,6 +443,8 @@ def write_result(path: str, data: bytes, suffix: str) -> None:
                 f"'{path}' exists and is no {suffix} file; it will not be overwritten",
                 hint="choose another -o, or remove it",
             )
+        os.stat(place.parent)  # it is not made
+        beside(place.parent)
         replace_file(place, data)
     except OSError as e:
         raise SmeltError(f"cannot write '{path}': {e.strerror or e}", kind="infra") from None

@@ -98,10 +98,8 @@ def run(args: argparse.Namespace) -> Result:
         reasons += hot_reasons(done, ctx.machine, ctx.units)  # of the next step
     text = begun.dump()
     if args.output:
-        write_result(args.output, text.encode(), DUMP_SUFFIX)
-        place = Path(os.path.realpath(args.output))
-        if os.path.isfile(place):  # and no pipe or device
-            WeightStore(place.parent).keep(done.weights.values())
+        weights = done.weights.values()
+        write_result(args.output, text.encode(), DUMP_SUFFIX, lambda home: WeightStore(home).keep(weights))
     if args.verbose:
         print(_times(timings), file=sys.stderr)
     rows = [{"pass": t.name, "seconds": t.seconds, "nodes": t.nodes} for t in timings]

@@ -292,3 +292,23 @@ def test_results_overwrite_results_only(tmp_path: Path) -> None:
         write_result(str(tmp_path / "no" / "x.npz"), b"", ".npz")
     write_result("/dev/null", b"1", ".npz")
     assert sorted(os.listdir(tmp_path)) == ["link.npz", "model.onnx", "result.npz"]
+
+
+def test_a_result_whose_weights_find_no_room_leaves_the_older_one(tmp_path: Path) -> None:
+    """What a file refers to is written first, and only where the file may be written."""
+
+    def full(folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    def weights(folder: Path) -> None:
+        (folder / "weights").mkdir(parents=True)
+
+    old, model = tmp_path / "old.smelt", tmp_path / "model.onnx"
+    old.write_bytes(b"older")
+    model.write_bytes(b"onnx")
+    with pytest.raises(SmeltError, match=r"cannot write '.*old\.smelt': No space left"):
+        write_result(str(old), b"newer", ".smelt", full)
+    for place, said in ((model, "will not be overwritten"), (tmp_path / "no" / "x.smelt", "cannot write")):
+        with pytest.raises(SmeltError, match=said):
+            write_result(str(place), b"newer", ".smelt", weights)
+    assert old.read_bytes() == b"older" and sorted(os.listdir(tmp_path)) == ["model.onnx", "old.smelt"]

@@ -1,8 +1,9 @@
-"""A disk without room for a link's temporary files, or for a long name: an error that says where, no bug."""
+"""What a link writes where there is no room, a name is of the longest kind, a umask hides files."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,16 @@ def test_a_file_of_the_longest_name_is_replaced(name: str, tmp_path: Path) -> No
     for data in (b"old", b"new"):
         replace_file(place, data)
         assert place.read_bytes() == data and len(os.listdir(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o755), (0o077, 0o700), (0o027, 0o750)])
+def test_programs_are_for_whom_the_callers_umask_lets(mask: int, mode: int, tmp_path: Path) -> None:
+    (tmp_path / "made").write_bytes(b"code")
+    before = os.umask(mask)
+    try:
+        toolchain._deliver(tmp_path / "made", tmp_path / "runs")
+        toolchain._deliver(tmp_path / "made", tmp_path / "archive", runs=False)
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("runs", "archive")]
+    assert modes == [mode, mode & 0o666]
