@@ -39,7 +39,9 @@ _MADE: Final = re.compile(rf"\.?({FILE_NAME.pattern}|{re.escape(MANIFEST)})(\.\d
 _UNIQUE: Final = re.compile(r"\d+-[0-9a-f]{8}")
 """How the name of such a folder ends: the process and a random number."""
 _TRIES: Final = 64
-_ANOTHER: Final = "choose another folder with -o (output=), or move your files away"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_ANOTHER_PLACE: Final = "choose another folder with -o (output=)"
+_ANOTHER: Final = f"{_ANOTHER_PLACE}, or move your files away"
 
 
 class Staging:
@@ -378,5 +380,5 @@ def _disk(out: Path, e: OSError) -> SmeltError:
     return SmeltError(
         f"cannot write the bundle '{out}': {e.strerror or e}",
         kind="infra",
-        hint="free some space or choose another -o",
+        hint="free some space or choose another -o" if e.errno in _FULL else _ANOTHER_PLACE,
     )

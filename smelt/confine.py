@@ -132,8 +132,11 @@ def _held(names: Iterable[str]) -> Iterator[int]:
 # ---------------------------------------------------------------- errors
 
 
-SAID = ("AccessDenied", "PermissionDenied", "Permission denied", "File too large", "FileTooBig")
+SAID = ("AccessDenied", "PermissionDenied", "Permission denied")
 """What zig says of an access that is refused."""
+TOO_LARGE = ("File too large", "FileTooBig")
+"""And of a file beyond its limit."""
+_LARGER = f"raise the limit of the shell (ulimit -f), or lift the compile's own with {CONFINE}=0"
 
 
 def refusal(error: BaseException | None) -> SmeltError | None:
@@ -144,10 +147,12 @@ def refusal(error: BaseException | None) -> SmeltError | None:
     at = error
     while at is not None and at not in seen:
         if isinstance(at, OSError) and (what := _refused(at)):
-            return SmeltError(what, kind="infra", hint=hint)
+            return SmeltError(what, kind="infra", hint=_LARGER if at.errno == errno.EFBIG else hint)
         seen.append(at)
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
     text = error.message if isinstance(error, SmeltError) else ""
+    if text.startswith("zig ") and any(word in text for word in TOO_LARGE):
+        return SmeltError(text, kind="infra", hint=_LARGER)
     if text.startswith("zig ") and any(word in text for word in SAID):
         return SmeltError(text, kind="infra", hint=hint)
     return None

@@ -33,7 +33,7 @@ from smelt.core.schedule.book import print_book
 from smelt.core.scratch import scratch_folder
 from smelt.request import Request
 from smelt.tuning import TuneBudget, Tuned, find_jobs, listed, subject, tune
-from smelt.tuning.store import read_book
+from smelt.tuning.store import check_writable, read_book
 
 
 def register(add: AddParser) -> None:
@@ -74,6 +74,7 @@ def run(args: argparse.Namespace) -> Result:
         return Result(OK, {"schedules": text}, text.rstrip("\n"))
     whom = subject(request)
     path = Path(args.output or f"{Path(args.model).stem}.schedules").absolute()
+    check_writable(path)
     for fault in read_book(path).faults:
         warnings.warn(f"'{path}': dropped an entry that cannot be read: {fault}", SmeltWarning, stacklevel=2)
     most = math.inf if args.measurements is None else args.measurements

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,20 @@ def read_book(path: Path) -> Book:
         raise SmeltError(f"'{path}': {e.message}", kind=e.kind, hint=e.hint) from None
 
 
+def check_writable(path: Path) -> None:
+    """Raises SmeltError where the folder takes no file of schedules: before they are measured, not after."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as e:
+        raise _unwritable(path, e) from None
+
+
+def _unwritable(path: Path, e: OSError) -> SmeltError:
+    hint = "name another file with -o"
+    return SmeltError(f"cannot write '{path}': {e.strerror or e}", kind="infra", hint=hint)
+
+
 def add_entries(path: Path, *entries: BookEntry) -> Book:
     """Put entries into the file, beside what others have put there meanwhile; what is there now. Entries that
     cannot be read go. Raises SmeltError as `read_book`, and where the file cannot be written."""
@@ -35,7 +50,7 @@ def add_entries(path: Path, *entries: BookEntry) -> Book:
         try:
             replace_file(path, print_book(made).encode())
         except OSError as e:
-            raise SmeltError(f"cannot write '{path}': {e.strerror or e}", kind="infra") from None
+            raise _unwritable(path, e) from None
         return made
 
 

@@ -312,3 +312,13 @@ def test_a_result_whose_weights_find_no_room_leaves_the_older_one(tmp_path: Path
         with pytest.raises(SmeltError, match=said):
             write_result(str(place), b"newer", ".smelt", weights)
     assert old.read_bytes() == b"older" and sorted(os.listdir(tmp_path)) == ["model.onnx", "old.smelt"]
+
+
+def test_a_hint_is_about_what_is_wrong(tmp_path: Path) -> None:
+    """More space does not help a name that is too long."""
+    with pytest.raises(SmeltError, match="File name too long") as caught:
+        put(tmp_path / ("x" * 300), "0")
+    assert "space" not in str(caught.value.hint)
+    with pytest.raises(SmeltError, match="No space left") as caught, Staging(tmp_path / "out"):
+        raise OSError(28, "No space left on device")
+    assert "free some space" in str(caught.value.hint) and not os.listdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import struct
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import smelt
 from smelt import sandbox
-from smelt.confine import largest_file
+from smelt.confine import largest_file, refusal
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.driver import planned
@@ -384,3 +385,10 @@ def test_a_family_is_read_in_the_child(tmp_path: Path) -> None:
 def test_protections_of_this_machine() -> None:
     """This test fails on a kernel that lacks one: then the other tests here prove nothing."""
     assert [what for what, by in sandbox.protections() if by] == ["files", "network"]
+
+
+@pytest.mark.parametrize("said", ["zig ld.lld failed (1): out: File too large", "zig cc: FileTooBig"])
+def test_a_file_beyond_the_callers_limit_is_not_the_confinements_alone(said: str) -> None:
+    for error in (SmeltError(said, kind="internal"), OSError(errno.EFBIG, "File too large")):
+        found = refusal(error)
+        assert found is not None and found.kind == "infra" and "ulimit -f" in str(found.hint)

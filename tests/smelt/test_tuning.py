@@ -367,6 +367,15 @@ def test_a_corrupted_entry_goes_and_the_others_stay(tmp_path: Path) -> None:
     assert (len(read_book(path).entries), read_book(path).faults) == (2, ())
 
 
+def test_a_folder_that_takes_no_file_is_told_before_anything_is_measured(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smelt.cli.tune.find_jobs", None)  # calling it would be an internal error
+    for place in ("/proc/self/x", f"{model.parent}/none/x", f"{model}/x"):
+        assert main(["tune", str(model), "-o", place]) == 6
+        assert f"cannot write '{place}'" in capsys.readouterr().err
+
+
 def test_a_file_that_is_none_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_text("my diary\n")
