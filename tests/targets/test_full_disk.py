@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from smelt import compiler
 from smelt.core.bundle import replace_file
 from smelt.core.diag import SmeltError
 from smelt.targets import toolchain
@@ -82,3 +83,10 @@ def test_programs_are_for_whom_the_callers_umask_lets(mask: int, mode: int, tmp_
         os.umask(before)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("runs", "archive")]
     assert modes == [mode, mode & 0o666]
+
+
+def test_code_that_finds_no_room_among_dumps_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_DUMP", "/dev/null")
+    with pytest.raises(SmeltError, match=r"cannot write '/dev/null/model\.ll'") as caught:
+        compiler._dump({"model.ll": lambda: "code"})
+    assert caught.value.kind == "infra" and "SMELT_DUMP" in str(caught.value.hint)
