@@ -491,4 +491,4 @@ def _dump(dumps: Mapping[str, Callable[[], str | bytes]]) -> None:
                 f"cannot write '{path}': {e.strerror or e}",
                 kind="infra",
                 hint="free some space, or choose another folder with SMELT_DUMP",
-            ) from None
+            ) from e

@@ -429,7 +429,7 @@ def _put_temporary(file: Path, data: bytes) -> None:
     try:
         file.write_bytes(data)
     except OSError as e:
-        raise no_room(file.parent, e) from None
+        raise no_room(file.parent, e) from e
 
 
 def _deliver(made: Path, out: Path, *, runs: bool = True) -> None:

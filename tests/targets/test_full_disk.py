@@ -85,6 +85,13 @@ def test_programs_are_for_whom_the_callers_umask_lets(mask: int, mode: int, tmp_
     assert modes == [mode, mode & 0o666]
 
 
+def test_a_limit_is_still_told_as_a_limit(tmp_path: Path) -> None:
+    """The reason of a failed write stays with the error, by which a confined compile knows a refusal."""
+    with pytest.raises(SmeltError) as caught:
+        toolchain._put_temporary(tmp_path / "none" / "0.o", b"code")
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
 def test_code_that_finds_no_room_among_dumps_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMELT_DUMP", "/dev/null")
     with pytest.raises(SmeltError, match=r"cannot write '/dev/null/model\.ll'") as caught:
