@@ -182,6 +182,7 @@ def test_the_way_back_to_the_start_is_not_timed(client: RunnerClient) -> None:
         assert report.outputs["count"] >> 32 == 0
 
 
+@pytest.mark.table(5)
 @pytest.mark.parametrize(
     ("kind", "signal_number", "exit_code"),
     [(SEGFAULT, 11, 0), (ABORT, 6, 0), (LEAVE, 0, 7), (OVERFLOW, 11, 0), (GRANDCHILD, 0, 3)],
@@ -308,6 +309,7 @@ def test_killed_runner_is_an_infra_error_and_leaves_nothing(client: RunnerClient
         client.run()
 
 
+@pytest.mark.table(4)
 @pytest.mark.parametrize("then", ["close", "reset", "crash", "deadline"])
 def test_what_a_model_forks_away_is_ended(place: Place, then: str) -> None:
     """It has left its group, its session and its parents."""
@@ -454,6 +456,7 @@ def oversized() -> bytes:
     return head + struct.pack("<I", zlib.crc32(head))
 
 
+@pytest.mark.table(7)
 @pytest.mark.parametrize(
     ("stream", "text"),
     [

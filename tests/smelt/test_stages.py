@@ -45,6 +45,7 @@ def models(source: str) -> Iterator[Module]:
                 yield module
 
 
+@pytest.mark.table(3)
 @pytest.mark.parametrize("source", model_sources.SOURCES)
 @pytest.mark.parametrize("number", range(MODELS))
 def test_every_pass_goes_on_from_text(source: str, number: int, tmp_path: Path) -> None:
