@@ -66,7 +66,8 @@ class Reference:
         for name, value in self._kept.items():
             options.add_initializer(name, value)
         try:
-            source: Any = str(model) if not outputs and edit is None else _edited(model, outputs, edit)
+            as_it_is = not outputs and edit is None and _is_unicode(model)  # it takes no other paths
+            source: Any = str(model) if as_it_is else _edited(model, outputs, edit)
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as e:
             raise SmeltError(f"onnxruntime refuses '{model}': {_first_line(e)}", kind="invalid") from None
@@ -105,6 +106,14 @@ def evaluated(
         if done.returncode or not answer.is_file():
             return None
         return dict(zip(names, pickle.loads(answer.read_bytes()), strict=True))
+
+
+def _is_unicode(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _edited(model: Path, names: Sequence[str], edit: Callable[[Any], None] | None) -> bytes:

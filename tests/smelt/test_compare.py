@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import front_models
@@ -130,3 +131,10 @@ def test_reference_refuses_in_its_own_words(tmp_path: Any) -> None:
     assert list(reference.run({"x": np.zeros((1, 3, 4, 4), np.float32)})) == ["y", "c"]
     with pytest.raises(SmeltError, match="onnxruntime refuses"):
         reference.run({"x": np.zeros((1, 5, 4, 4), np.float32)})
+
+
+def test_reference_reads_a_file_of_any_name(tmp_path: Any) -> None:
+    path = tmp_path / os.fsdecode(b"m\xff.onnx")
+    path.write_bytes(front_models.small().SerializeToString())
+    feed = {"x": np.zeros((1, 3, 4, 4), np.float32)}
+    assert Reference(path).run(feed)["y"].shape == Reference(path, outputs=["c"]).run(feed)["y"].shape
