@@ -155,6 +155,18 @@ def test_kernels_alternate(
     assert [manifest[side][0]["unit"] for side in ("inputs", "outputs")] == [other, usual]
 
 
+@pytest.mark.parametrize("target", [t for t in TARGETS if str(t).count("+") > 1])
+def test_three_units_alternate(target: str, sources: Checkout, tmp_path: Path) -> None:
+    first, second = target.split("+")[1:]
+    feeds = rows_of(1, 5, 33, 5)
+    place = {"one": first, "two": second, "three": "cpu", "four": first, "five": second}
+    manifest, crossings = crossed(sources, tmp_path, weighted(CHAIN), target, place, feeds, **OWN)
+    assert crossings == [counts(4, 96 * len(f["x"]), False) for f in feeds]
+    ways = [(t["name"], t["from"], t["to"]) for t in manifest["transfers"]]
+    assert ways == [("a", first, second), ("p", second, "cpu"), ("b", "cpu", first), ("b", "cpu", second)]
+    assert {k["unit"] for k in manifest["kernels"]} == {first, second, "cpu"}
+
+
 @pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_loop_crosses_at_each_round(
