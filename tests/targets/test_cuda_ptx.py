@@ -86,12 +86,12 @@ def test_contractions_do_not_spill(architecture: str) -> None:
 
 
 CACHED = "a cache of 65 layers"
-ALWAYS = dict.fromkeys(("magika_v3_3",))
-SELDOM = dict.fromkeys((
+ALWAYS = ("magika_v3_3",)
+SELDOM = (
     "silero_vad_v6.2.3", "onnx_asr_nemo128_stft", "smart_turn_v3.2_int8", "ppocrv4_rec", "ppocrv4_det",
     "nudenet_320n_yolov8", "slanet_plus_table", "resnet18_dyn", "minilm_real", "whisper_tiny_encoder",
     "smollm_genai_int4", CACHED,
-))  # fmt: skip
+)  # fmt: skip
 """Models whose kernels are assembled."""
 
 WIDE_LOAD = re.compile(r"ld\.global\.(?:nc\.)?(?:v4\.b32|v2\.b64)")
@@ -176,7 +176,7 @@ def test_large_programs_come_in_batches() -> None:
     assert code.code == TARGET.emit(kernels, spec).code
 
 
-@pytest.mark.parametrize("name", ALWAYS | SELDOM)
+@pytest.mark.parametrize("name", [*ALWAYS, *SELDOM])
 def test_kernels_of_models(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """As the compiler makes them, on each architecture; none spills. Those of the larger: --every-model."""
     if name in SELDOM and not request.config.getoption("--every-model"):
