@@ -45,10 +45,10 @@ def drivers(request: pytest.FixtureRequest) -> None:
 
 
 def answers(path: Path, unit: str, folder: Path, feeds: list[dict[str, Any]]) -> list[list[Any]]:
-    """The outputs of each run, of kernels that are all at the unit."""
+    """The outputs of each run, of kernels at the unit, but for what the host has to know (a branch)."""
     bundle = folder / "bundle"
     made = compile_here(Request(source=str(path), target=f"arm64+{unit}", output=str(bundle)))
-    assert {k["unit"] for k in made.manifest["kernels"]} == {unit}
+    assert {k["unit"] for k in made.manifest["kernels"]} - {"cpu"} == {unit}
     names = [o["name"] for o in made.manifest["outputs"]]
     found = []
     with open_session(open_transport(find_device("arm64-units")), bundle, budget=Budget(LIMITS)) as client:
@@ -80,7 +80,7 @@ def test_the_smallest_models(name: str, unit: str, tmp_path: Path) -> None:
     feeds = [model.feeds(size) for size in SMALLEST[name]]
     found, ort = answers(model.path(), unit, tmp_path, feeds), reference(model.path())
     for feed, size, got in zip(feeds, SMALLEST[name], found, strict=True):
-        check_close(got, ort.run(None, feed), f"{name} at {dict(size)}", 1e-3)
+        check_close(got, ort.run(None, feed), f"{name} at {dict(size)}")
 
 
 def test_without_qemu_the_device_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
