@@ -241,7 +241,7 @@ def kernel_lines(k: Kernel) -> Iterator[str]:
         yield "{"
     else:
         yield line + " {"
-    scope = {n: b.dtype for n, b in k.buffers().items()}
+    scope = {b.name: b.dtype for b in (*k.inputs, *k.outputs, *k.scratch)}  # as it is read: a group's own end
     yield from _indent(body_lines(k.body, scope))
     yield "}"
 

@@ -17,7 +17,7 @@ from smelt.core.dim import parse_dim, product, sym, to_dim
 from smelt.core.dim.parse import MAX_TEXT
 from smelt.core.dtype import DTYPES, DType, f32
 from smelt.core.ir.graph import Graph, Module, Node, TensorType, Value, Weight
-from smelt.core.ir.kernel import Expr, Kernel, Stmt
+from smelt.core.ir.kernel import Buffer, DimParam, Expr, Kernel, Load, Loop, Stmt, Store
 from smelt.core.ir.text import (
     parse_expr,
     parse_kernel,
@@ -61,6 +61,16 @@ def test_modules_round_trip(m: Module) -> None:
     again = parse_module(text, {w.name: w for w in m.weights.values()})
     assert again == m
     assert print_module(again) == text
+
+
+def test_a_load_outside_of_a_groups_scratch_says_its_dtype() -> None:
+    """What a group has of its own is visible in it alone, also where the text is read."""
+    own = (Buffer("t", f32, (), "scratch"),)
+    store = Store("y", (), Load("t", (), f32))
+    for kept in (own, ()):
+        group = Loop("group", "i", sym("n"), (store,), kept)
+        kernel = Kernel("k", (DimParam("n", 1, 9),), (), (Buffer("y", f32, ()),), (group, store))
+        assert parse_kernel(print_kernel(kernel)) == kernel
 
 
 @given(gen.samples())
