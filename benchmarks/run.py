@@ -1,4 +1,4 @@
-"""Models -> a table of speedups over ONNX Runtime on this machine, one thread, in turns; `make bench`.
+"""Models -> a table of speedups over other runtimes on this machine, in turns; `make bench`.
 
 Also the 768x768x768 matrix product as a share of the multiply-add peak that this processor reaches in the
 same minute. Numbers come from this machine alone and are printed with its name.
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
+
+from rivals import RIVALS  # beside this file
 
 from smelt.bench import Pair, against
 from smelt.core.bundle import Bundle
@@ -38,9 +40,10 @@ WIDTH = 72
 
 @dataclass(frozen=True)
 class Row:
-    """One model: its measured pairs, or the reason why there is none."""
+    """One model against one rival: its measured pairs, or the reason why there is none."""
 
     name: str
+    rival: str
     pairs: tuple[Pair, ...] = ()
     why: str = ""
 
@@ -53,11 +56,15 @@ class Row:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 when every model ran; 1 when one did not. Missing a goal is printed, not an error."""
     args = _arguments(argv)
-    rows = [_race(path, args.seconds) for path in _models(args)]
+    rivals = args.rival or ["onnxruntime"]
+    rows = [row for path in _models(args) for row in _race(path, rivals, args)]
     print(_table(rows))
     done = [r for r in rows if r.pairs]
-    if done:
-        print(_summary(done))
+    for rival in rivals:
+        own = [r for r in done if r.rival == rival]
+        print(_summary(own, rival, args.threads) if own else f"\n{rival}: no model ran")
+    if len(rivals) > 1 and done:
+        print(_against_the_best(done))
     share = None if args.no_matmul else _matmul()
     if args.json:
         Path(args.json).write_text(json.dumps(_data(rows, share), indent=2), "utf-8")
@@ -72,6 +79,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--models", metavar="FOLDER", help="ONNX files to race (default: samples that pip fetches)"
     )
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only these models")
+    parser.add_argument(
+        "--rival", action="append", choices=RIVALS, help="again for more of them (default: onnxruntime)"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="of each runtime (default: 1)")
     parser.add_argument("--seconds", type=float, default=4.0, help="per shape (default: 4)")
     parser.add_argument("--no-matmul", action="store_true", help="leave the matrix product out")
     parser.add_argument("--json", metavar="FILE", help="also write all samples")
@@ -90,15 +101,31 @@ def _name(path: Path) -> str:
     return path.parent.name if path.name == "model.onnx" else path.stem
 
 
-def _race(path: Path, seconds: float) -> Row:
+def _race(path: Path, rivals: Sequence[str], args: argparse.Namespace) -> list[Row]:
     name = _name(path)
     print(f"{name} ...", file=sys.stderr, flush=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
+        try:
             bundle = compile(str(path), "host", output=f"{folder}/out")
-            return Row(name, against(bundle, path, cases_of(bundle, name), seconds=seconds))
+        except SmeltError as e:
+            return [Row(name, rival, why=_why(e)) for rival in rivals]
+        return [_row(bundle, path, rival, args) for rival in rivals]
+
+
+def _row(bundle: Bundle, path: Path, rival: str, args: argparse.Namespace) -> Row:
+    name, threads = _name(path), args.threads
+    try:
+        other = RIVALS[rival](path, threads)
+        pairs = against(
+            bundle, path, cases_of(bundle, name), rival=other, threads=threads, seconds=args.seconds
+        )
+        return Row(name, rival, pairs)
     except SmeltError as e:
-        return Row(name, why=str(e).splitlines()[0][:120])
+        return Row(name, rival, why=_why(e))
+
+
+def _why(e: SmeltError) -> str:
+    return str(e).splitlines()[0][:120]
 
 
 def cases_of(bundle: Bundle, name: str) -> list[RunCase]:
@@ -112,13 +139,14 @@ def cases_of(bundle: Bundle, name: str) -> list[RunCase]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    cells = [("model", "shapes", "smelt ms", "onnxruntime ms", "speed", "verdict")]
+    cells = [("model", "shapes", "rival", "smelt ms", "rival ms", "speed", "verdict")]
     for r in rows:
-        cells += [(r.name, f"not run: {r.why}", "", "", "", "")] if r.why else []
+        cells += [(r.name, f"not run: {r.why}", r.rival, "", "", "", "")] if r.why else []
         cells += [
             (
                 r.name,
                 shorten(p.label, WIDTH, placeholder=" ..."),
+                r.rival,
                 f"{median(p.smelt_ns) / 1e6:.3f}",
                 f"{median(p.rival_ns) / 1e6:.3f}",
                 f"{p.ratio:.2f}x",
@@ -126,25 +154,37 @@ def _table(rows: Sequence[Row]) -> str:
             )
             for p in r.pairs
         ]
-    widths = [max(len(c[i]) for c in cells) for i in range(6)]
+    widths = [max(len(c[i]) for c in cells) for i in range(7)]
     return "\n".join(
         "  ".join(
-            c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
+            c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
         )
         for line in cells
     )
 
 
-def _summary(done: Sequence[Row]) -> str:
+def _summary(done: Sequence[Row], rival: str, threads: int) -> str:
     mean = geomean([r.ratio for r in done])
     slowest = min(done, key=lambda r: r.ratio)
     doubted = [p for r in done for p in r.pairs if p.doubts]
     worth = f"; {len(doubted)} of the ratios are not valid" if doubted else ""
     return (
-        f"\ngeometric mean over {len(done)} models: {mean:.2f}x of ONNX Runtime's speed, "
+        f"\ngeometric mean over {len(done)} models: {mean:.2f}x of {rival}'s speed, "
         f"{'above' if mean >= GOAL else 'BELOW'} {GOAL}; slowest: {slowest.name} {slowest.ratio:.2f}x, "
         f"{'above' if slowest.ratio >= SLOWEST else 'BELOW'} {SLOWEST}\n"
-        f"one thread, in turns, medians; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores{worth}"
+        f"threads: {threads}, in turns, medians; load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores{worth}"
+    )
+
+
+def _against_the_best(done: Sequence[Row]) -> str:
+    """Each model against that rival which is the fastest for it."""
+    names = dict.fromkeys(r.name for r in done)
+    best = [min((r for r in done if r.name == name), key=lambda r: r.ratio) for name in names]
+    slowest = min(best, key=lambda r: r.ratio)
+    mean = geomean([r.ratio for r in best])
+    return (
+        f"\ngeometric mean over {len(best)} models: {mean:.2f}x of the fastest rival's "
+        f"speed; slowest: {slowest.name} {slowest.ratio:.2f}x of {slowest.rival}'s"
     )
 
 
@@ -162,18 +202,19 @@ def _matmul() -> float | None:
 
 def _data(rows: Sequence[Row], share: float | None) -> dict[str, Any]:
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "matmul_share_of_peak": share,
         "models": [
             {
                 "name": r.name,
+                "rival": r.rival,
                 "why": r.why,
                 "cases": [
                     {
                         "label": p.label,
                         "speed_ratio": p.ratio,
                         "smelt_ns": p.smelt_ns,
-                        "onnxruntime_ns": p.rival_ns,
+                        "rival_ns": p.rival_ns,
                         "timing": p.verdict.value,
                     }
                     for p in r.pairs

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import cycle
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from smelt.core.bundle import Bundle
 from smelt.core.policies import STATIC
@@ -153,19 +153,27 @@ class Pair:
         return median([r / s for r, s in zip(self.rival_ns, self.smelt_ns, strict=True)])
 
 
+class Rival(Protocol):
+    """A model in another runtime."""
+
+    def run(self, feed: Mapping[str, Any], /) -> object:
+        """Run it with these inputs; the outputs, in whatever form."""
+
+
 def against(
     bundle: Bundle,
     model: Path,
     cases: Sequence[RunCase],
     *,
+    rival: Rival | None = None,
     threads: int = 1,
     rounds: int = 15,
     seconds: float = 6.0,
     on_case: Callable[[Pair], None] = lambda p: None,
     others: Callable[[RunCase], Sequence[RunCase]] = lambda case: (),
 ) -> tuple[Pair, ...]:
-    """Time the bundle and ONNX Runtime in turns (ABBA), so that a drift of the machine's speed affects both
-    alike. Where a model keeps state, both begin every run at its start.
+    """Time the bundle and a rival (ONNX Runtime) in turns (ABBA), so that a drift of the machine's speed
+    affects both alike. Where a model keeps state, both begin every run at its start.
 
     rounds: how many a case has at most. seconds: a case ends after so many, but not before 5 rounds. others:
     inputs with which a case takes turns from call to call; a processor that runs one input again and again
@@ -174,7 +182,8 @@ def against(
     """
     from smelt.session import load  # with NumPy, which measuring on a device does without
 
-    session, rival = load(bundle, threads=threads), Reference(model, threads=threads, exact=False)
+    rival = rival or Reference(model, threads=threads, exact=False)
+    session = load(bundle, threads=threads)
     found = []
     for case in cases:
         fed = (case, *others(case))
