@@ -2,10 +2,10 @@
 
 usage: fixed.py MODEL...
 
-Shapes are those of `shapes.toml`. A row has the milliseconds of both, one thread's processor time, the shortest
-of many; the time with symbolic dims over the fixed one, medians of pairs in turns in one process; and new shape:
-how much longer the first run at this shape takes than the later ones, in ms, all after a run at the largest shape
-(the median over sessions).
+Shapes are those of `shapes.toml`. A row has the milliseconds of both, one thread's processor time, the
+shortest of many; the time with symbolic dims over the fixed one, medians of pairs in turns in one process;
+and new shape: how much longer the first run at this shape takes than the later ones, in ms, all after one at
+the largest shape (the median over sessions).
 """
 
 from __future__ import annotations
