@@ -8,8 +8,14 @@ In both, outputs keep their rank and their extents are unknown.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import pickle
 import random
 import re
+import sys
+import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
@@ -21,6 +27,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import onnx
 from onnx import ModelProto, OptionalProto, SequenceProto, TensorProto, numpy_helper
+
+from smelt.core.cache import cache_dir
 
 Form: TypeAlias = Literal["static", "dynamic", "strict"]
 FORMS: tuple[Form, ...] = ("static", "dynamic", "strict")
@@ -99,8 +107,33 @@ def bucket(text: str) -> int:
 
 @cache
 def shipped() -> tuple[Shipped, ...]:
-    """All cases that need no download, sorted by name. Takes seconds, since ONNX computes its node cases
-    here."""
+    """All cases that need no download, sorted by name. ONNX computes its node cases, which takes seconds, so
+    this machine keeps them, by what they are made of."""
+    kept = _kept_at()
+    try:
+        with open(kept, "rb") as f:
+            found: tuple[Shipped, ...] = pickle.load(f)
+            return found
+    except (OSError, EOFError, pickle.UnpicklingError):
+        made = _computed()
+    with contextlib.suppress(OSError):  # a folder that takes no file costs the next process time, no more
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as own:
+            new = Path(own) / "cases"
+            new.write_bytes(pickle.dumps(made))
+            os.replace(new, kept)  # whole or not at all, whoever else computes them now
+    return made
+
+
+def _kept_at() -> Path:
+    """The file for the cases that this code makes with this Python, ONNX and NumPy."""
+    versions = f"{sys.version} {onnx.__version__} {np.__version__}"
+    made_of = hashlib.sha256(versions.encode() + Path(__file__).read_bytes())
+    return cache_dir() / "conformance" / f"{made_of.hexdigest()}.pickle"
+
+
+def _computed() -> tuple[Shipped, ...]:
+    """The cases, by ONNX's own code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.loader import load_model_tests

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 
-from smelt.conformance import pool
+from smelt.conformance import cases, pool
 from smelt.conformance.judge import JudgedCase
 
 KEYS = ["static:test_abs", "static:test_add", "static:test_and2d"]
@@ -41,3 +43,30 @@ def test_a_child_that_never_starts_costs_its_case(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pool, "START_LIMIT", 1.0)
     (found,) = pool.run(KEYS[:1], jobs=1)
     assert found.outcome == "hang" and "while starting" in str(found.reason)
+
+
+def test_cases_are_computed_once_and_again_after_damage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where the folder takes no file, and by a program that makes other cases."""
+    made: list[int] = []
+
+    def computed() -> tuple[cases.Shipped, ...]:
+        made.append(0)
+        return held[: len(made)]
+
+    held = cases.shipped()[:9]
+    again = cases.shipped.__wrapped__
+    monkeypatch.setattr(cases, "_computed", computed)
+    monkeypatch.setenv("SMELT_CACHE", str(tmp_path))
+    assert [len(again()), len(again()), again()[0].name] == [1, 1, held[0].name]
+    (file,) = (tmp_path / "conformance").iterdir()
+    assert file.name == cases._kept_at().name
+    for damaged in (b"", file.read_bytes()[:-9], b"no pickle"):
+        file.write_bytes(damaged)
+        assert len(again()) == len(made) == len(again())
+    assert len(pickle.loads(file.read_bytes())) == 4
+    monkeypatch.setattr(cases.onnx, "__version__", "another")
+    assert len(again()) == 5
+    monkeypatch.setenv("SMELT_CACHE", "/dev/null/none")
+    assert [len(again()), len(again())] == [6, 7]
