@@ -355,19 +355,25 @@ class Runner:
 
     def store(self, s: Store, env: LoopEnv, shape: tuple[int, ...]) -> None:
         live = _mask(s.guard, env, True)
-        if not np.any(live):
+        everywhere = live is True or bool(np.all(live))
+        if not everywhere and not np.any(live):
             return
+
+        def select(v: Array) -> Array:
+            """The elements that are stored, in the order of the loops."""
+            if not shape:
+                return v
+            spread = np.broadcast_to(v, shape)
+            return spread.reshape(-1) if everywhere else spread[np.broadcast_to(live, shape)]
+
         value = self.eval(s.value, env, live) if s.accumulate != "fma" else None
-        index = self.index(s.buffer, s.index, env, live)
-        if shape:
-            keep = np.broadcast_to(live, shape)
-            index = tuple(np.broadcast_to(i, shape)[keep] for i in index)
+        index = tuple(map(select, self.index(s.buffer, s.index, env, live)))
         target = self.buffers[s.buffer]
         if s.accumulate is not None:
             old = target[index] if index else target[()]
-            value = self.accumulated(s, old, value, env, live, shape)
+            value = self.accumulated(s, old, value, env, live, select)
         elif shape:
-            value = np.broadcast_to(np.asarray(value), shape)[keep]
+            value = select(np.asarray(value))
         assert value is not None
         if value.dtype not in (target.dtype, held_type(s.value.dtype)) or s.value.dtype.numpy != target.dtype:
             raise self.broken(f"stores {s.value.dtype} into {s.buffer} of {target.dtype}")
@@ -375,11 +381,14 @@ class Runner:
         target[index if index else ()] = value if index or shape == () else value[-1]
 
     def accumulated(
-        self, s: Store, old: Array, value: Array | None, env: LoopEnv, live: Any, shape: tuple[int, ...]
+        self,
+        s: Store,
+        old: Array,
+        value: Array | None,
+        env: LoopEnv,
+        live: Any,
+        select: Callable[[Array], Array],
     ) -> Array:
-        def select(v: Array) -> Array:
-            return np.broadcast_to(v, shape)[np.broadcast_to(live, shape)] if shape else v
-
         if s.accumulate == "fma":
             assert isinstance(s.value, Call) and s.value.fn == "mul", "fma wants a product"
             a, b = (select(self.eval(x, env, live)) for x in s.value.args)
@@ -416,25 +425,22 @@ class Runner:
         return np.minimum(np.maximum(v, dim_function(low)(env)), dim_function(high)(env))
 
     def index(self, name: str, dims: tuple[Dim, ...], env: LoopEnv, live: Any) -> tuple[Any, ...]:
-        """The index where live (0 elsewhere); an internal error when it leaves the buffer."""
+        """The index where live (some element elsewhere); an internal error when it leaves the buffer."""
         shape = self.buffers[name].shape
         if len(dims) != len(shape):
             raise self.broken(f"{len(dims)} indices for {name} of rank {len(shape)}")
         found = []
-        everywhere = live is True or bool(np.all(live))
         for axis, (d, extent) in enumerate(zip(dims, shape, strict=True)):
             i = np.asarray(dim_function(d)(env), np.int64)
-            if not everywhere:
+            # as unsigned numbers those below 0 are beyond any extent
+            if i.size and np.maximum.reduce(i.view(np.uint64), axis=None) >= extent:
                 i = np.where(live, i, 0)
-            bad = (i < 0) | (i >= extent)
-            if not everywhere:
-                bad = bad & live
-            if np.any(bad):
-                value = np.broadcast_to(i, np.shape(bad))[bad].flat[0]
-                raise self.broken(
-                    f"{name}[{', '.join(map(str, dims))}]: index {value} of axis {axis} "
-                    f"is outside 0 .. {extent - 1} (extent {extent})",
-                )
+                bad = ((i < 0) | (i >= extent)) & live
+                if np.any(bad):
+                    raise self.broken(
+                        f"{name}[{', '.join(map(str, dims))}]: index {i[bad].flat[0]} of axis {axis} "
+                        f"is outside 0 .. {extent - 1} (extent {extent})",
+                    )
             found.append(i)
         return tuple(found)
 
