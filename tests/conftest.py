@@ -43,8 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "table(n): of a test with several parameters one cell in n is run, so that each value of each"
-        " parameter is, where it has n values or more; --whole-tables runs them all",
+        "table(n, k=0): of a test with several parameters one cell in n is run, so that each value of each"
+        " parameter is, where it has n values or more; tests of one parameter that share it, each with a k of"
+        " its own below n, share its values out among them. --whole-tables runs them all",
     )
 
 
@@ -58,7 +59,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_run(item: pytest.Item) -> bool:
     """Whether the cell is on one of the diagonals of its table that are run."""
     mark, call = item.get_closest_marker("table"), getattr(item, "callspec", None)
-    return mark is None or call is None or sum(call.indices.values()) % mark.args[0] == 0
+    if mark is None or call is None:
+        return True
+    one_in, *shift = mark.args
+    return (sum(call.indices.values()) + sum(shift)) % one_in == 0
 
 
 @pytest.fixture

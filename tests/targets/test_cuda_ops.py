@@ -10,6 +10,7 @@ from smelt.core.schedule.module import schedule_kernel
 from smelt.targets.cuda.machine import MACHINE
 
 
+@pytest.mark.table(3, 1)  # the other devices' tests run the others
 @pytest.mark.parametrize("name", sorted(BY_OP))
 def test_scheduled(name: str) -> None:
     check(OnHost, BY_OP[name], schedule_kernel(naive(BY_OP[name]), MACHINE))

@@ -11,6 +11,7 @@ from smelt.targets.opencl.emit import emit_program
 from smelt.targets.opencl.machine import MACHINE
 
 
+@pytest.mark.table(3, 0)  # the other devices' tests run the others
 @pytest.mark.parametrize("name", sorted(BY_OP))
 def test_scheduled(name: str) -> None:
     check(OnDevice, BY_OP[name], schedule_kernel(naive(BY_OP[name]), MACHINE))

@@ -12,6 +12,7 @@ from smelt.targets.vulkan.emit import emit_parts
 from smelt.targets.vulkan.machine import MACHINE
 
 
+@pytest.mark.table(3, 2)  # the other devices' tests run the others
 @pytest.mark.parametrize("name", sorted(BY_OP))
 def test_scheduled(name: str) -> None:
     check(OnVulkan, BY_OP[name], schedule_kernel(naive(BY_OP[name]), MACHINE)).session.close()

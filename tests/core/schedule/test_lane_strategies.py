@@ -34,6 +34,7 @@ WIDE = Machine("wide", 0, 255, levels=LEVELS, max_lanes=128, shared_bytes=48 << 
                lane_bytes=16)  # fmt: skip
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("machine", [NARROW, WIDE], ids=lambda m: m.name)
 @pytest.mark.parametrize("name", IN_STEP)
 def test_meaning_is_kept_in_any_order_of_lanes(name: str, machine: Machine) -> None:
