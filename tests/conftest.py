@@ -44,8 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "table(n, k=0): of a test with several parameters one cell in n is run, so that each value of each"
-        " parameter is, where it has n values or more; tests of one parameter that share it, each with a k of"
-        " its own below n, share its values out among them. --whole-tables runs them all",
+        " parameter is, where it has n values or more; of a test with one parameter, the values from the"
+        " (n - k)th on, every nth, where other tests have the rest of them. --whole-tables runs them all",
     )
 
 
