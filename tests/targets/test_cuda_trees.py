@@ -156,7 +156,6 @@ def test_scheduled_for_threads() -> None:
     assert all(p.threads > 1 for p in parts)
 
 
-@pytest.mark.table(3, 1)  # the other devices' tests run the others
 @pytest.mark.parametrize("name", IN_STEP)
 def test_scheduled_for_threads_in_step(name: str) -> None:
     kernel, sizes = in_step(name, MACHINE)

@@ -48,7 +48,6 @@ def test_scheduled_for_lanes() -> None:
     assert all(p.lanes > 1 for p in parts)
 
 
-@pytest.mark.table(3, 0)  # the other devices' tests run the others
 @pytest.mark.parametrize("name", IN_STEP)
 def test_scheduled_for_work_items_in_step(name: str) -> None:
     """As for a GPU; the machine of all OpenCL devices takes work-items for tasks of their own."""

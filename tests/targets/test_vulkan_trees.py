@@ -70,7 +70,6 @@ def test_scheduled_for_lanes() -> None:
     assert all(p.lanes > 1 for p in parts)
 
 
-@pytest.mark.table(3, 2)  # the other devices' tests run the others
 @pytest.mark.parametrize("name", IN_STEP)
 def test_scheduled_for_invocations_in_step(name: str) -> None:
     kernel, sizes = in_step(name, MACHINE)
