@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from smelt.core.diag import SmeltError
@@ -184,13 +184,16 @@ def _naming(url: str) -> Iterator[None]:
         yield
     except SmeltError:
         raise
-    except IntegrityError:
-        raise
     except ModuleNotFoundError as error:
         raise SmeltError(
             f"the driver of the farm's database is not installed: {error.name}",
             kind="invalid", hint="pip install 'psycopg[binary]'",
         ) from error  # fmt: skip
+    except ValueError as error:  # of the types in `tables`, of JSON, and of text that is not UTF-8
+        raise infra(
+            f"the farm's database '{shown(url)}' holds what smelt has not written: {error}",
+            hint="its file is damaged: move it away, for a new one to be made, or name another with SMELT_FARM",
+        ) from error
     except SQLAlchemyError as error:
         origin = error.orig if isinstance(error, DBAPIError) else error
         raise infra(

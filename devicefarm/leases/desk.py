@@ -5,7 +5,6 @@ Every method is one transaction. A lease that has expired is over, whoever asks 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +108,7 @@ class Desk:
                 same = sql.and_(LEASE.c.holder == holder, LEASE.c.device.in_(wanted))
                 self._end(m, same, "taken over by a new run of the same holder")
             row = {"holder": holder, "user": user, "rank": PRIORITIES.index(priority),
-                   "devices": json.dumps(wanted), "since": m.now, "seen": m.now}  # fmt: skip
+                   "devices": wanted, "since": m.now, "seen": m.now}  # fmt: skip
             made = m.run(sql.insert(TICKET).values(row)).inserted_primary_key
             assert made is not None
             return self._served(m, made[0])
@@ -122,7 +121,7 @@ class Desk:
             row = m.run(sql.select(TICKET).where(TICKET.c.id == number)).one_or_none()
             if row is not None:
                 m.run(sql.update(TICKET).where(TICKET.c.id == number).values(seen=m.now))
-                _open_ones(m, json.loads(row.devices))
+                _open_ones(m, row.devices)
                 return self._served(m, number)
         raise SmeltError(
             f"the place in the queue was not kept for {self.rules.absent:g} s and is lost", kind="infra",
@@ -293,7 +292,7 @@ def _lease(device: str, fence: int) -> sql.Update:
 
 def _tickets(m: Moment) -> list[Ticket]:
     rows: list[Any] = list(m.run(sql.select(TICKET)))
-    return [Ticket(r.id, r.user, r.rank, tuple(json.loads(r.devices)), r.since) for r in rows]
+    return [Ticket(r.id, r.user, r.rank, r.devices, r.since) for r in rows]
 
 
 def _know(m: Moment, devices: Sequence[str]) -> None:

@@ -65,7 +65,7 @@ class Jobs:
         with self.database.transaction() as m:
             if m.run(sql.select(JOB.c.id).where(JOB.c.id == name)).one_or_none() is None:
                 row = {"id": name, "work": json.dumps(work), "user": user, "bundle": bundle, "model": model,
-                       "devices": json.dumps(list(devices)), "tries": tries, "since": m.now}  # fmt: skip
+                       "devices": tuple(devices), "tries": tries, "since": m.now}  # fmt: skip
                 m.run(sql.insert(JOB).values(row))
         return name
 
@@ -81,7 +81,7 @@ class Jobs:
             for r in m.run(open_ones.order_by(JOB.c.since, JOB.c.id)).all():
                 if _count(m, r.id) >= r.tries:
                     _finish(m, r.id, Verdict.INFRA)
-                elif device is None or device in json.loads(r.devices):
+                elif device is None or device in r.devices:
                     found.append(_job(r))
             return tuple(found)
 
@@ -154,9 +154,9 @@ class Jobs:
         """A job. Raises SmeltError where there is none of that id."""
         with self.database.transaction() as m:
             row = m.run(sql.select(JOB).where(JOB.c.id == job)).one_or_none()
-        if row is None:
-            raise SmeltError(f"there is no job {job}")
-        return _job(row)
+            if row is None:
+                raise SmeltError(f"there is no job {job}")
+            return _job(row)
 
     def results(self, job: str | None = None) -> tuple[Mapping[str, Any], ...]:
         """Stored results as rows (see tables.RESULT), in the order in which they came; of one job, if named.
@@ -164,7 +164,7 @@ class Jobs:
         asked = sql.select(RESULT).order_by(RESULT.c.id)
         with self.database.transaction() as m:
             rows = m.run(asked if job is None else asked.where(RESULT.c.job == job)).mappings().all()
-        return tuple({**r, "samples": json.loads(r["samples"])} for r in rows)
+            return tuple({**r, "samples": json.loads(r["samples"])} for r in rows)
 
 
 def _count(m: Moment, job: str) -> int:
@@ -179,5 +179,4 @@ def _finish(m: Moment, job: str, verdict: Verdict) -> None:
 
 
 def _job(row: Any) -> Job:
-    devices = tuple(json.loads(row.devices))
-    return Job(row.id, json.loads(row.work), devices, row.bundle, row.model, row.verdict, row.tries)
+    return Job(row.id, json.loads(row.work), row.devices, row.bundle, row.model, row.verdict, row.tries)

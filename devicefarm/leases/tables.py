@@ -5,6 +5,8 @@ All moments are seconds of the database's own clock (see `database`), all durati
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 from sqlalchemy import (
@@ -21,14 +23,54 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    TypeDecorator,
     event,
     text,
 )
+from sqlalchemy.engine import Dialect
 
 TABLES_VERSION = 1
 
 METADATA = MetaData()
 _COUNTED = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only where the type is INTEGER
+
+
+
+class Seconds(TypeDecorator[float]):
+    """A moment. SQLite keeps a value of any type in any column, so one that is read is checked: ValueError."""
+
+    impl = Float
+    cache_ok = True
+
+    def process_result_value(self, value: object, dialect: Dialect) -> float | None:
+        """The number, None where there is none."""
+        if value is None:
+            return None
+        if not isinstance(value, float | int) or not math.isfinite(value):
+            raise ValueError(f"{value!r:.60} in the place of a moment, a finite number of seconds")
+        return float(value)
+
+
+class Names(TypeDecorator[tuple[str, ...]]):
+    """Names of devices, kept as JSON; what is read and is none raises ValueError."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[str, ...] | None, dialect: Dialect) -> str:
+        """Their text."""
+        return json.dumps(list(value or ()))
+
+    def process_result_value(self, value: object, dialect: Dialect) -> tuple[str, ...]:
+        """The names."""
+        try:
+            found = json.loads(value) if isinstance(value, str) else None
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or not all(isinstance(n, str) for n in found):
+            raise ValueError(f"{value!r:.60} in the place of a JSON list of devices")
+        return tuple(found)
+
 
 CLOCK = Table(
     "clock",
@@ -36,8 +78,8 @@ CLOCK = Table(
     Column("id", Integer, primary_key=True),
     Column("schema_version", Integer, nullable=False),
     Column("epoch", Text, nullable=False),  # what the raw clock counts from: a boot id, or ''
-    Column("raw", Float, nullable=False),  # the highest reading of this epoch
-    Column("shift", Float, nullable=False),  # moment = reading + shift
+    Column("raw", Seconds, nullable=False),  # the highest reading of this epoch
+    Column("shift", Seconds, nullable=False),  # moment = reading + shift
     CheckConstraint("id = 1"),
 )
 """One row, which every transaction locks first: on PostgreSQL that makes them wait for each other, as
@@ -50,8 +92,8 @@ FARM_DEVICE = Table(
     Column("fence", BigInteger, nullable=False),  # the highest token that was ever given out
     Column("quarantined", Boolean, nullable=False, default=False),
     Column("reason", Text, nullable=False, default=""),
-    Column("since", Float, nullable=False, default=0.0),  # when the quarantine began
-    Column("examined", Float, nullable=False, default=0.0),  # the last full check
+    Column("since", Seconds, nullable=False, default=0.0),  # when the quarantine began
+    Column("examined", Seconds, nullable=False, default=0.0),  # the last full check
     Column("boot_id", Text, nullable=False, default=""),
 )
 
@@ -62,9 +104,9 @@ LEASE = Table(
     Column("fence", BigInteger, primary_key=True),
     Column("holder", Text, nullable=False),
     Column("user", Text, nullable=False),
-    Column("since", Float, nullable=False),
-    Column("expires", Float, nullable=False),
-    Column("ended", Float),  # None while it is valid
+    Column("since", Seconds, nullable=False),
+    Column("expires", Seconds, nullable=False),
+    Column("ended", Seconds),  # None while it is valid
     Column("why", Text, nullable=False, default=""),  # released, expired, taken over, revoked
 )
 Index(
@@ -80,9 +122,9 @@ TICKET = Table(
     Column("holder", Text, nullable=False),
     Column("user", Text, nullable=False),
     Column("rank", Integer, nullable=False),  # of the priority class; 0 comes first
-    Column("devices", Text, nullable=False),  # JSON: those that would do, best first
-    Column("since", Float, nullable=False),
-    Column("seen", Float, nullable=False),  # the last poll
+    Column("devices", Names, nullable=False),  # JSON: those that would do, best first
+    Column("since", Seconds, nullable=False),
+    Column("seen", Seconds, nullable=False),  # the last poll
     sqlite_autoincrement=True,
 )
 
@@ -94,10 +136,10 @@ JOB = Table(
     Column("user", Text, nullable=False),
     Column("bundle", Text, nullable=False),  # sha256
     Column("model", Text, nullable=False),  # sha256
-    Column("devices", Text, nullable=False),  # JSON, as a ticket's
+    Column("devices", Names, nullable=False),  # JSON, as a ticket's
     Column("tries", Integer, nullable=False),  # the most attempts
-    Column("since", Float, nullable=False),
-    Column("ended", Float),
+    Column("since", Seconds, nullable=False),
+    Column("ended", Seconds),
     Column("verdict", Text),  # None until it has ended
 )
 Index("job_by_end", JOB.c.ended)
@@ -109,8 +151,8 @@ ATTEMPT = Table(
     Column("number", Integer, primary_key=True),
     Column("device", Text, nullable=False),
     Column("fence", BigInteger, nullable=False),
-    Column("since", Float, nullable=False),
-    Column("ended", Float),
+    Column("since", Seconds, nullable=False),
+    Column("ended", Seconds),
     Column("outcome", Text),  # a verdict, or 'lost' where its lease ended first
     ForeignKeyConstraint(["device", "fence"], ["lease.device", "lease.fence"]),
 )
@@ -130,7 +172,7 @@ RESULT = Table(
     Column("verdict", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("samples", Text, nullable=False),  # JSON: raw samples in ns, by case
-    Column("at", Float, nullable=False),
+    Column("at", Seconds, nullable=False),
     ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.number"]),
     sqlite_autoincrement=True,
 )

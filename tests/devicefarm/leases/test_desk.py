@@ -306,7 +306,7 @@ def test_results_cannot_be_changed(farm: Farm) -> None:
     g = farm.grant("a")
     finish(farm, job, farm.jobs.begin(job, "a", g.fence), g)
     for change in (sql.update(RESULT).values(verdict="mismatch"), sql.delete(RESULT)):
-        with pytest.raises(sql.exc.IntegrityError, match="never changed"), farm.database.transaction() as m:
+        with pytest.raises(SmeltError, match="never changed"), farm.database.transaction() as m:
             m.run(change)
 
 
@@ -467,3 +467,26 @@ class Everything(RuleBasedStateMachine):
 
 TestEverything = Everything.TestCase
 TestEverything.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE ticket SET devices = '[\"a'", "'[\"a' in the place of a JSON list of devices"),
+        ("UPDATE ticket SET devices = '{\"a\": 1}'", "in the place of a JSON list of devices"),
+        ("UPDATE ticket SET since = 'x'", "'x' in the place of a moment"),
+        ("UPDATE lease SET expires = 9e999", "inf in the place of a moment"),
+    ],
+)
+def test_a_damaged_database_is_named_with_what_it_holds(farm: Farm, statement: str, said: str) -> None:
+    """SQLite keeps a value of any type in any column, and finds no flipped bit of a row."""
+    farm.grant("a")
+    waiting = farm.wait("a", user="bob")
+    with farm.database.transaction() as m:
+        m.run(sql.text(statement))
+    for ask in (farm.desk.standings, lambda: farm.desk.poll(waiting.number)):
+        with pytest.raises(SmeltError, match="'sqlite://' holds what smelt has not written") as caught:
+            ask()
+        assert said in str(caught.value)
+        assert caught.value.kind == "infra"
+        assert "move it away" in str(caught.value.hint)

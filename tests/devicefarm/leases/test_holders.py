@@ -155,7 +155,7 @@ def test_results_cannot_be_changed_in_either(desk: Desk) -> None:
     with take(desk, ["a"], user="ann") as lease:
         jobs.end(job, jobs.begin(job, "a", lease.fence), "a", lease.fence, JobOutcome(Verdict.PASS))
     for change in (sql.update(RESULT).values(verdict="mismatch"), sql.delete(RESULT)):
-        with pytest.raises((SmeltError, sql.exc.IntegrityError), match="never changed"), \
+        with pytest.raises(SmeltError, match="never changed"), \
                 desk.database.transaction() as m:  # fmt: skip
             m.run(change)
     assert len(jobs.results(job)) == 1
