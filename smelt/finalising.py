@@ -9,11 +9,12 @@ processor gets a bundle of its own.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,12 @@ def finalise_for(
     full = str(parse_target(asked))
     key = json.dumps([digest, __version__, full, found, _plain(options)], sort_keys=True)
     place = cache_dir() / KEPT_FOR_DEVICES / hashlib.sha256(key.encode()).hexdigest()
-    kept = _whole(place)
-    if kept is None:
-        shutil.rmtree(place, ignore_errors=True)  # in the cache, by a name that nobody else chooses
-        return Finalised(_copied(finalise(package, asked, place, **options), output), found, False)
-    return Finalised(_copied(kept, output), found, True)
+    with _alone(place):
+        kept = _whole(place)
+        if kept is None:
+            shutil.rmtree(place, ignore_errors=True)  # in the cache, by a name that nobody else chooses
+            return Finalised(_copied(finalise(package, asked, place, **options), output), found, False)
+        return Finalised(_copied(kept, output), found, True)
 
 
 def target_of(platform: str) -> str:
@@ -102,6 +104,18 @@ def _whole(place: Path) -> Bundle | None:
         found.verify()
         return found
     return None
+
+
+@contextlib.contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """One process at a time at what is kept there: a second one waits, and finds what the first has made,
+    rather than remove it as damaged, half written or half copied."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # a file system without locks; one that is full is told when written
+            place.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(place.with_suffix(".lock").open("ab"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _copied(bundle: Bundle, output: str | os.PathLike[str]) -> Bundle:

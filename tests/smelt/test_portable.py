@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from state_models import DECODER_STATE
 import smelt
 from smelt import finalising
 from smelt.cli.main import main
-from smelt.core.bundle import parse_manifest, sealed
+from smelt.core.bundle import Bundle, parse_manifest, sealed
 from smelt.core.diag import SmeltError
 from smelt.core.exits import OK, USAGE
 from smelt.core.package import Package
@@ -198,12 +199,44 @@ def test_for_a_device_a_bundle_is_made_once(
     assert files(kept.bundle.path) == files(smelt.finalise(package, output=tmp_path / "same").path)
     assert not finalising.finalise_for("local", package, tmp_path / "other", threads=1).kept
     kept_places = (tmp_path / "cache" / finalising.KEPT_FOR_DEVICES).iterdir()
-    (place,) = (p for p in kept_places if files(p) == files(kept.bundle.path))
+    (place,) = (p for p in kept_places if p.is_dir() and files(p) == files(kept.bundle.path))
     (place / "net.h").write_text("damaged")
     assert not finalising.finalise_for("local", package, tmp_path / "mended").kept
     assert files(tmp_path / "mended") == files(kept.bundle.path)
     monkeypatch.setattr(finalising, "fingerprint_of", lambda device, target: "a new driver")
     assert not finalising.finalise_for("local", package, tmp_path / "changed").kept
+
+
+def test_two_that_begin_with_a_cold_cache_share_one_bundle(
+    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second asks while the first one's bundle is half made; it neither makes it again nor removes it."""
+    made, second_asks = [], threading.Event()
+
+    def fingerprint(device: object, target: str) -> str:
+        if made:
+            second_asks.set()
+        return "a board"
+
+    def make(*args: Any, **options: Any) -> Bundle:
+        made.append(args)
+        if len(made) == 1:
+            other.start()
+            assert second_asks.wait(60)
+        return smelt.finalise(*args, **options)
+
+    def ask(name: str) -> None:
+        found[name] = finalising.finalise_for("local", package, tmp_path / name)
+
+    found: dict[str, finalising.Finalised] = {}
+    other = threading.Thread(target=ask, args=("second",))
+    monkeypatch.setattr(finalising, "fingerprint_of", fingerprint)
+    monkeypatch.setattr(finalising, "finalise", make)
+    ask("first")
+    other.join()
+    assert len(made) == 1
+    assert {n: f.kept for n, f in found.items()} == {"first": False, "second": True}
+    assert files(tmp_path / "first") == files(tmp_path / "second")
 
 
 @pytest.fixture(autouse=True)
