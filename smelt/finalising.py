@@ -111,7 +111,7 @@ def _alone(place: Path) -> Iterator[None]:
     """One process at a time at what is kept there: a second one waits, and finds what the first has made,
     rather than remove it as damaged, half written or half copied."""
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # a file system without locks; one that is full is told when written
+        with contextlib.suppress(OSError):  # no locks here; a full disk is told by the bundle
             place.parent.mkdir(parents=True, exist_ok=True)
             lock = held.enter_context(place.with_suffix(".lock").open("ab"))
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -192,7 +192,7 @@ def _naming(url: str) -> Iterator[None]:
     except ValueError as error:  # of the types in `tables`, of JSON, and of text that is not UTF-8
         raise infra(
             f"the farm's database '{shown(url)}' holds what smelt has not written: {error}",
-            hint="its file is damaged: move it away, for a new one to be made, or name another with SMELT_FARM",
+            hint="its file is damaged: move it away, so that a new one is made, or set SMELT_FARM",
         ) from error
     except SQLAlchemyError as error:
         origin = error.orig if isinstance(error, DBAPIError) else error

@@ -37,7 +37,7 @@ _COUNTED = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows o
 
 
 class Seconds(TypeDecorator[float]):
-    """A moment. SQLite keeps a value of any type in any column, so one that is read is checked: ValueError."""
+    """A moment. SQLite keeps a value of any type in any column; one that is none raises ValueError."""
 
     impl = Float
     cache_ok = True
