@@ -58,7 +58,7 @@ def _table(module: ModuleType, name: str, field: str, kind: type[T]) -> tuple[T,
     try:
         rows = tuple(getattr(module, field, ()))
     except Exception as e:
-        raise _fault(name, f"{field} is no list of rows ({type(e).__name__}: {e})") from e
+        raise _fault(name, f"{field} is no list of rows ({_told(e)})") from e
     for row in rows:
         if not isinstance(row, kind):
             raise _fault(name, f"{field} holds {row!r:.80}, expected {kind.__name__}(...)")
@@ -79,14 +79,28 @@ def _blamed(row: OnnxOp, name: str) -> OnnxOp:
         except BaseException as e:  # SystemExit, too
             if type(e).__module__.startswith("smelt."):  # a refusal of the node, or of one before it
                 raise
-            what = f"its binding of {row.name} raised {type(e).__name__}: {e}"
+            what = f"its binding of {row.name} raised {_told(e)}"
             raise _fault(name, what, "infra" if isinstance(e, OSError) else "invalid") from e
         refs = [made] if isinstance(made, str) else made
-        if not isinstance(refs, Sequence) or not all(isinstance(r, str) for r in refs):
+        if not isinstance(refs, Sequence) or not all(_is_reference(call, r) for r in refs):
             raise _fault(name, f"its binding of {row.name} returned {made!r:.80}, expected references")
         return made
 
     return replace(row, build=build)
+
+
+def _is_reference(call: Call, made: object) -> bool:
+    """Whether a binding may return this: a value of the graph, or '' for an output that is left out."""
+    store = call.builder.store
+    return isinstance(made, str) and (not made or made in store.types or made in store.compounds)
+
+
+def _told(e: BaseException) -> str:
+    """An exception in words; of a plug-in's own class these may fail as well."""
+    try:
+        return f"{type(e).__name__}: {e}"
+    except Exception:
+        return type(e).__name__
 
 
 def _fault(name: str, what: str, kind: Kind = "invalid") -> SmeltError:
@@ -107,13 +121,13 @@ def _module(name: str) -> ModuleType:
         return sys.modules[key]
     try:
         return _from_file(Path(name), key) if is_file else importlib.import_module(name)
-    except (MemoryError, RecursionError):  # a limit of the compile, reached while a model is read
+    except (MemoryError, RecursionError, KeyboardInterrupt):  # a limit of the compile, or the user's wish
         sys.modules.pop(key, None)
         raise
-    except (Exception, SystemExit) as e:
+    except BaseException as e:  # SystemExit, too
         sys.modules.pop(key, None)
         raise SmeltError(
-            f"plug-in '{name}' cannot be loaded: {type(e).__name__}: {e}",
+            f"plug-in '{name}' cannot be loaded: {_told(e)}",
             hint="a plug-in is a Python file, or a module on the path",
         ) from e
 

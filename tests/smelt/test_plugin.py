@@ -100,6 +100,8 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
             load_plugins([str(name)])
 
 
+MUTE = "class Mute(Exception):\n    def __str__(self): raise ValueError"
+"""An exception that cannot be told."""
 FAULTS = {
     "BINDINGS = 5": "BINDINGS is no list of rows",
     "BINDINGS = (5,)": "BINDINGS holds 5, expected OnnxOp",
@@ -108,14 +110,18 @@ FAULTS = {
     'BINDINGS = (OnnxOp("Gate", 1, None, "my.domain"),)': "is no OnnxOp",
     'BINDINGS = (OnnxOp(5, 1, len, "my.domain"),)': "is no OnnxOp",
     "import sys; sys.exit(0)": "cannot be loaded: SystemExit: 0",
+    "raise GeneratorExit('gone')": "cannot be loaded: GeneratorExit: gone",
+    f"{MUTE}\nraise Mute": "cannot be loaded: Mute",
     **{
         f"def b(call):\n    {body}\nBINDINGS = (OnnxOp('Gate', 1, b, 'my.domain'),)": said
         for body, said in {
             "return None": "its binding of Gate returned None",
             "return (5,)": "its binding of Gate returned",
+            "return 'y'": "its binding of Gate returned 'y', expected references",
             "1 / 0": "its binding of Gate raised ZeroDivisionError",
             "return b(call)": "its binding of Gate raised RecursionError",
             "raise SystemExit(0)": "its binding of Gate raised SystemExit",
+            "raise type('Mute', (Exception,), {'__str__': len})": "its binding of Gate raised Mute",
         }.items()
     },
 }
