@@ -49,8 +49,11 @@ def _load(name: str) -> None:
     for family in families.touched([(r.domain, r.name) for r in rows], [op.name for op in own]):
         if family != name:
             load(family)
-    ops.extend(own)
-    table.extend(rows)
+    try:
+        ops.extend(own)
+        table.extend(rows)
+    except SmeltError as e:  # a name that is taken
+        raise SmeltError(f"plug-in '{name}': {e.message}", kind=e.kind, hint=e.hint) from e
 
 
 def _table(module: ModuleType, name: str, field: str, kind: type[T]) -> tuple[T, ...]:

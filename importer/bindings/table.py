@@ -87,6 +87,7 @@ def extend(rows: Iterable[OnnxOp]) -> None:
             continue
         if any(r.since == row.since for r in known):
             where = row.domain or "ai.onnx"
-            raise SmeltError(f"'{row.name}' of domain '{where}', version {row.since} is bound already")
+            what = f"'{row.name}' of domain '{where}', version {row.since} is bound already"
+            raise SmeltError(what, hint="give it another name or domain, or the version in which it changed")
         new[key] = tuple(sorted((*known, row), key=lambda r: -r.since))
     _TABLE.update(new)

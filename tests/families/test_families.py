@@ -232,10 +232,13 @@ def row(name, since, domain):
 @pytest.mark.parametrize(
     ("defined", "said"),
     [
-        ("OPS = (same('mine'), same('forest'))", "there is a core op 'forest' already\nFalse False\n"),
+        (
+            "OPS = (same('mine'), same('forest'))",
+            "{blamed}there is a core op 'forest' already\nFalse False\n",
+        ),
         (
             "BINDINGS = (row('Mine', 1, 'own'), row('TreeEnsemble', 5, 'ai.onnx.ml'))",
-            "'TreeEnsemble' of domain 'ai.onnx.ml', version 5 is bound already\nFalse False\n",
+            "{blamed}'TreeEnsemble' of domain 'ai.onnx.ml', version 5 is bound already\nFalse False\n",
         ),
         ("BINDINGS = (row('Mine', 1, 'own'), row('TreeEnsemble', 99, 'ai.onnx.ml'))", "False True\n"),
     ],
@@ -244,7 +247,7 @@ def test_a_familys_name_is_taken(when: str, defined: str, said: str, tmp_path: P
     """Whether or not a model asked for the family before; a newer version of its op is no double."""
     plugin = tmp_path / "thief.py"
     plugin.write_text(OWN + defined)
-    assert python(REFUSED, tmp_path, str(plugin), when) == said
+    assert python(REFUSED, tmp_path, str(plugin), when) == said.format(blamed=f"plug-in '{plugin}': ")
 
 
 def test_a_newer_version_leaves_the_older_ones(tmp_path: Path) -> None:
