@@ -36,7 +36,7 @@ _COUNTED = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows o
 
 
 
-class Seconds(TypeDecorator[float]):
+class SecondsColumn(TypeDecorator[float]):
     """A moment. SQLite keeps a value of any type in any column; one that is none raises ValueError."""
 
     impl = Float
@@ -51,7 +51,7 @@ class Seconds(TypeDecorator[float]):
         return float(value)
 
 
-class Names(TypeDecorator[tuple[str, ...]]):
+class NamesColumn(TypeDecorator[tuple[str, ...]]):
     """Names of devices, kept as JSON; what is read and is none raises ValueError."""
 
     impl = Text
@@ -78,8 +78,8 @@ CLOCK = Table(
     Column("id", Integer, primary_key=True),
     Column("schema_version", Integer, nullable=False),
     Column("epoch", Text, nullable=False),  # what the raw clock counts from: a boot id, or ''
-    Column("raw", Seconds, nullable=False),  # the highest reading of this epoch
-    Column("shift", Seconds, nullable=False),  # moment = reading + shift
+    Column("raw", SecondsColumn, nullable=False),  # the highest reading of this epoch
+    Column("shift", SecondsColumn, nullable=False),  # moment = reading + shift
     CheckConstraint("id = 1"),
 )
 """One row, which every transaction locks first: on PostgreSQL that makes them wait for each other, as
@@ -92,8 +92,8 @@ FARM_DEVICE = Table(
     Column("fence", BigInteger, nullable=False),  # the highest token that was ever given out
     Column("quarantined", Boolean, nullable=False, default=False),
     Column("reason", Text, nullable=False, default=""),
-    Column("since", Seconds, nullable=False, default=0.0),  # when the quarantine began
-    Column("examined", Seconds, nullable=False, default=0.0),  # the last full check
+    Column("since", SecondsColumn, nullable=False, default=0.0),  # when the quarantine began
+    Column("examined", SecondsColumn, nullable=False, default=0.0),  # the last full check
     Column("boot_id", Text, nullable=False, default=""),
 )
 
@@ -104,9 +104,9 @@ LEASE = Table(
     Column("fence", BigInteger, primary_key=True),
     Column("holder", Text, nullable=False),
     Column("user", Text, nullable=False),
-    Column("since", Seconds, nullable=False),
-    Column("expires", Seconds, nullable=False),
-    Column("ended", Seconds),  # None while it is valid
+    Column("since", SecondsColumn, nullable=False),
+    Column("expires", SecondsColumn, nullable=False),
+    Column("ended", SecondsColumn),  # None while it is valid
     Column("why", Text, nullable=False, default=""),  # released, expired, taken over, revoked
 )
 Index(
@@ -122,9 +122,9 @@ TICKET = Table(
     Column("holder", Text, nullable=False),
     Column("user", Text, nullable=False),
     Column("rank", Integer, nullable=False),  # of the priority class; 0 comes first
-    Column("devices", Names, nullable=False),  # JSON: those that would do, best first
-    Column("since", Seconds, nullable=False),
-    Column("seen", Seconds, nullable=False),  # the last poll
+    Column("devices", NamesColumn, nullable=False),  # JSON: those that would do, best first
+    Column("since", SecondsColumn, nullable=False),
+    Column("seen", SecondsColumn, nullable=False),  # the last poll
     sqlite_autoincrement=True,
 )
 
@@ -136,10 +136,10 @@ JOB = Table(
     Column("user", Text, nullable=False),
     Column("bundle", Text, nullable=False),  # sha256
     Column("model", Text, nullable=False),  # sha256
-    Column("devices", Names, nullable=False),  # JSON, as a ticket's
+    Column("devices", NamesColumn, nullable=False),  # JSON, as a ticket's
     Column("tries", Integer, nullable=False),  # the most attempts
-    Column("since", Seconds, nullable=False),
-    Column("ended", Seconds),
+    Column("since", SecondsColumn, nullable=False),
+    Column("ended", SecondsColumn),
     Column("verdict", Text),  # None until it has ended
 )
 Index("job_by_end", JOB.c.ended)
@@ -151,8 +151,8 @@ ATTEMPT = Table(
     Column("number", Integer, primary_key=True),
     Column("device", Text, nullable=False),
     Column("fence", BigInteger, nullable=False),
-    Column("since", Seconds, nullable=False),
-    Column("ended", Seconds),
+    Column("since", SecondsColumn, nullable=False),
+    Column("ended", SecondsColumn),
     Column("outcome", Text),  # a verdict, or 'lost' where its lease ended first
     ForeignKeyConstraint(["device", "fence"], ["lease.device", "lease.fence"]),
 )
@@ -172,7 +172,7 @@ RESULT = Table(
     Column("verdict", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("samples", Text, nullable=False),  # JSON: raw samples in ns, by case
-    Column("at", Seconds, nullable=False),
+    Column("at", SecondsColumn, nullable=False),
     ForeignKeyConstraint(["job", "attempt"], ["attempt.job", "attempt.number"]),
     sqlite_autoincrement=True,
 )
