@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from smelt.core.dim import Dim
+from smelt.core.dim import YES, Dim, sym
 from smelt.core.dtype import DType, bf16, bool_, f16, i64
 from smelt.core.ir.kernel import Buffer, Expr, Index, Kernel, Stmt, Tiles, children
 from smelt.core.machine import Machine
-from smelt.targets.grid.exprs import GridPlace
+from smelt.targets.grid.exprs import GridPlace, flat_index
 from smelt.targets.grid.parts import expressions, identifier
 from smelt.targets.grid.statements import GridStatements, Inside
 from smelt.targets.opencl import scalars
@@ -61,6 +61,7 @@ class Dialect(GridStatements[str, Place]):
         super().__init__(kernel, s, machine)
         self.helpers, self.w = helpers, Writer()
         self.head: list[str] = []
+        self._step = ""  # the variable of the innermost loop that is one, and not written out
         self.uses: dict[int, int] = {}
         for e in expressions(s):
             _count(e, self.uses)
@@ -84,11 +85,15 @@ class Dialect(GridStatements[str, Place]):
     @contextmanager
     def looped(self, var: str, extent: Dim, others: Collection[Dim], level: str = "") -> Iterator[str]:
         asked, name = self.unless_idle(extent, others), self.named(var)
+        step = self._step
         if level == "unroll" and self.number(extent) is not None:
             self.w.line("#pragma unroll")
+        else:
+            self._step = var
         head = f"for (long {name} = 0; {name} < {self.index(extent)}; ++{name})"
         with self.block(f"if ({asked}) {head}" if asked else head):
             yield name
+        self._step = step
 
     @contextmanager
     def turns(self, count: str) -> Iterator[str]:
@@ -186,6 +191,22 @@ class Dialect(GridStatements[str, Place]):
         return CVariable(self.w, name)
 
     # -- memory
+
+    def element(self, name: str, index: Sequence[Dim]) -> tuple[Place, str]:
+        place = self.places[name]
+        return self.based(place, flat_index(place, index))
+
+    def based(self, place: Place, at: Dim) -> tuple[Place, str]:
+        """An element's place and number, counted from what stays as it is in the innermost loop: a compiler
+        keeps that pointer, where it would make the sums of all rows anew by vectors, an element at a time."""
+        parts = None if place.is_array else at.linear(self._step)
+        if parts is None or parts[0] == 0 or parts[1].is_const:
+            return place, self.index(at)
+        fixed, moving = parts[1], parts[0] * sym(self._step)
+        # no pointer may lie outside of its buffer, not even on the way
+        if self.facts.prove_le(0, fixed) is not YES or self.facts.prove_le(0, moving) is not YES:
+            return place, self.index(at)
+        return replace(place, name=f"({place.name} + {self.index(fixed)})"), self.index(moving)
 
     def read(self, place: Place, at: str) -> str:
         dtype = place.buffer.dtype

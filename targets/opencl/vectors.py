@@ -173,9 +173,10 @@ class Vectors(Dialect):
 
     def _read_vector(self, place: Place, at: Dim) -> str:
         """The vector that begins at a flat index (with the loop's variable at its first element)."""
-        w, dtype, i = self._width, place.buffer.dtype, self.index(at)
+        w, dtype = self._width, place.buffer.dtype
         if place.vectors[1]:
             return self._register(place, at)
+        place, i = self.based(place, at)
         if not place.is_array and dtype == f16:
             return f"vload_half{w}(0, {place.name} + {i})"
         if not place.is_array and dtype == bf16:
@@ -190,12 +191,13 @@ class Vectors(Dialect):
             name = self.w.temporary(f"{self._kind(dtype)}", value)
             for n in range(w):
                 one = f"{name}.s{n:x}"
-                self.write(place, self.index(at + step * n), f"(-{one})" if dtype == bool_ else one)
+                self.write(*self.based(place, at + step * n), f"(-{one})" if dtype == bool_ else one)
             return
-        i = self.index(at)
         if place.vectors[1]:
             self.w.line(f"{self._register(place, at)} = {value};")
-        elif not place.is_array and dtype == f16:
+            return
+        place, i = self.based(place, at)
+        if not place.is_array and dtype == f16:
             self.w.line(f"vstore_half{w}_rte({value}, 0, {place.name} + {i});")
         elif not place.is_array and dtype == bf16:
             raise _Scalar
@@ -272,10 +274,10 @@ class Vectors(Dialect):
         if step == 1:
             text = self._read_vector(place, at)
         elif step == 0:
-            one = self.read(place, self.index(at))
+            one = self.read(*self.based(place, at))
             text = self._wide(_Value(one, True), dtype)
         else:
-            each = [self.read(place, self.index(at + step * n)) for n in range(self._width)]
+            each = [self.read(*self.based(place, at + step * n)) for n in range(self._width)]
             each = [f"(-(int){x})" for x in each] if dtype == bool_ else each
             text = f"(({self._kind(dtype)})({', '.join(each)}))"
         if not condition:

@@ -37,7 +37,7 @@ from smelt.targets.grid.reduce import neutral
 from smelt.targets.grid.statements import GridStatements, Inside
 from smelt.targets.vulkan import half, scalars, subgroups, wide
 from smelt.targets.vulkan.code import DONT_UNROLL, Code, V, Variable
-from smelt.targets.vulkan.index import fits, is_wide, magnitude, narrow_index, numbered, wide_index
+from smelt.targets.vulkan.index import Largest, fits, is_wide, magnitude, narrow_index, numbered, wide_index
 from smelt.targets.vulkan.machine import PRIVATE_LIMIT
 from smelt.targets.vulkan.rounds import ROUND, divided, rounds, times
 from smelt.targets.vulkan.scalars import kind_of
@@ -101,7 +101,7 @@ class Dialect(GridStatements[V, Place]):
         super().__init__(kernel, s, machine)
         self.features = features
         self.code = Code(SpirvModule())
-        self.limits: dict[Dim, None] = {}
+        self.limits = Largest()
         self.reaches: Mapping[str, Dim] = {}
         self.elastic = self.lanes > 1
         self.parameters: dict[PartParameter, V] = {}
@@ -322,8 +322,11 @@ class Dialect(GridStatements[V, Place]):
 
     def reach(self, d: Dim) -> None:
         """The value of d must fit 31 bits."""
-        if not self.is_wide(d) and not fits(numbered(d, self.env), self.facts):
-            self.limits[self.size(d)] = None
+        if self.is_wide(d):
+            return
+        size = self.size(d)
+        if not self.limits.covers(size) and not fits(numbered(d, self.env), self.facts):
+            self.limits.add(size)
 
     def is_wide(self, d: Dim) -> bool:
         """Whether 32 bits are too few for d."""

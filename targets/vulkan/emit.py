@@ -6,10 +6,10 @@ constants where they fit, else in a buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from smelt.core.dim import Dim, SymbolAtom, product, sym, to_dim
+from smelt.core.dim import Dim, product
 from smelt.core.ir.analysis.scope import accesses, written
 from smelt.core.ir.kernel import Block, Kernel, Stmt, walk
 from smelt.core.ir.rewrite import free_symbols, local_buffers
@@ -110,7 +110,7 @@ def _part(f: Dialect, name: str) -> Part:
     sizes = (f.size(product(buffers[i].shape) * buffers[i].dtype.bytes) for i, _ in bindings)
     return Part(
         name, tuple(words), f.lanes, f.elastic, m.features, bindings, tuple(f.parameters),
-        _largest(f.limits), f.rounds, tuple(sizes), tuple(d.name for d in f.kernel.dims), f.shared_bytes,
+        f.limits.polynomial(), f.rounds, tuple(sizes), tuple(d.name for d in f.kernel.dims), f.shared_bytes,
     )  # fmt: skip
 
 
@@ -168,22 +168,3 @@ def _parameter_loads(f: Dialect, binding: int) -> list[int]:
         words += instruction("AccessChain", pointer, at, block, *indices)
         words += instruction("Load", m.type("u"), v.id, at)
     return words
-
-
-def _largest(limits: dict[Dim, None]) -> Dim:
-    """A polynomial that is no less than each of these, whose coefficients are positive."""
-    largest: dict[tuple[str, ...], int] = {}
-    for d in limits:
-        for coefficient, names in monomials(d):
-            largest[names] = max(largest.get(names, 0), coefficient)
-    return sum((product(map(sym, names)) * n for names, n in largest.items()), to_dim(0))
-
-
-def monomials(d: Dim) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The terms of a polynomial without divisions: (coefficient, the symbol of each factor)."""
-    for coefficient, factors in d.terms():
-        names = []
-        for atom, power in factors:
-            assert isinstance(atom, SymbolAtom), d
-            names += [atom.name] * power
-        yield coefficient, tuple(names)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-from smelt.core.dim import YES, Atom, Dim, Facts, FloorDiv, Max, Min, Mod, SymbolAtom, sym, to_dim
+from smelt.core.dim import YES, Atom, Dim, Facts, FloorDiv, Max, Min, Mod, SymbolAtom, product, sym, to_dim
 from smelt.core.dim.expr import atom_dim
 from smelt.targets.vulkan import wide
 from smelt.targets.vulkan.code import Code, V
@@ -191,3 +191,34 @@ def _atom_magnitude(a: Atom, reaches: Mapping[str, Dim], facts: Facts) -> Dim:
     for part in _parts(a):
         total = total + magnitude(part, reaches, facts)
     return total
+
+
+class Largest:
+    """Polynomials with positive coefficients, one by one, and a polynomial that is no less than any of them:
+    it has the largest coefficient of each monomial."""
+
+    def __init__(self) -> None:
+        self._terms: dict[tuple[str, ...], int] = {}
+
+    def add(self, d: Dim) -> None:
+        """d, too."""
+        for coefficient, names in monomials(d):
+            self._terms[names] = max(self._terms.get(names, 0), coefficient)
+
+    def covers(self, d: Dim) -> bool:
+        """Whether d would change nothing."""
+        return all(coefficient <= self._terms.get(names, 0) for coefficient, names in monomials(d))
+
+    def polynomial(self) -> Dim:
+        """What is no less than each."""
+        return sum((product(map(sym, names)) * n for names, n in self._terms.items()), to_dim(0))
+
+
+def monomials(d: Dim) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The terms of a polynomial without divisions: (coefficient, the symbol of each factor)."""
+    for coefficient, factors in d.terms():
+        names = []
+        for atom, power in factors:
+            assert isinstance(atom, SymbolAtom), d
+            names += [atom.name] * power
+        yield coefficient, tuple(names)

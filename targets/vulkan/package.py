@@ -14,8 +14,9 @@ import struct
 from collections.abc import Sequence
 
 from smelt.core.dim import Dim
-from smelt.targets.vulkan.emit import Part, monomials
+from smelt.targets.vulkan.emit import Part
 from smelt.targets.vulkan.features import FEATURES
+from smelt.targets.vulkan.index import monomials
 from smelt.targets.vulkan.spirv import text_words
 
 PACKAGE_MAGIC, ROW = 0x4B564D53, 8

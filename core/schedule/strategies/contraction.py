@@ -41,9 +41,9 @@ FAR = 4096
 that every step misses the TLB and the prefetcher."""
 MANY_ROWS, FAR_MANY = 64, 1024
 """The same from so many rows on: steps that share a few sets of the first cache are enough."""
-LANE_ROWS = 4
-"""Rows of a lane's tile: with vectors of 16 these are 64 sums, a quarter of the registers that a lane may
-have."""
+LANE_ROWS, TASK_ROWS = 4, 8
+"""Rows of a lane's tile: of lanes in step, and of one that is a task of its own, whose vectors are to be used
+by so many rows that loading one costs little."""
 SHORT_AXIS = 4
 """Steps of the innermost axis of a reduction (3 channels, the fields of a byte) that are written out."""
 
@@ -178,7 +178,7 @@ def contraction(d: Draft, root: str) -> None:
     shapes = register_shapes(d.machine, lanes, len(v.all_reduces()), _needs_pointers(v, r), wide, run)
     columns = v.extent(r.column).const_or_none
     if d.machine.has_lanes:
-        shapes = (Shape(LANE_ROWS, 1, lanes),)
+        shapes = (Shape(LANE_ROWS if d.machine.in_step else TASK_ROWS, 1, lanes),)
     shape = _pick_shape(d, shapes, columns, rows, latency(d.machine, r, fit))
     shape = replace(shape, fit=fit, panel=d.machine.panel_bits // v.bits)
     padded = _layout(d, v, r, shape, rows)
