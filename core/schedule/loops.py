@@ -343,6 +343,27 @@ def bind(kernel: Kernel, var: str, level: Level) -> Kernel:
     return edit(kernel, var, rewrite, what)
 
 
+def join(kernel: Kernel, a: str, b: str, into: str) -> Kernel:
+    """for a in n { for b in m { s } }  -->  for into in n*m { s[a := into // m, b := into % m] }
+
+    For two loops of known lengths, whatever is accessed.
+    """
+    what = f"join {a} {b}"
+    new_names(kernel, what, into)
+    extents = _adjacent_loops(kernel, a, b)
+    if extents is None or not all(n.is_const and n.const > 0 for n in extents):
+        raise ScheduleError(what, "not adjacent loops of known lengths")
+    n, m = extents
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        inner = serial_loop(node, what).body[0]
+        assert isinstance(inner, Loop)
+        body = substitute_body(inner.body, {a: sym(into) // m, b: sym(into) % m})
+        return Loop("serial", into, n * m, tidy(body, facts.with_index(into, n * m)))
+
+    return edit(kernel, a, rewrite, what)
+
+
 def unroll(kernel: Kernel, var: str) -> Kernel:
     """for v in n { s }  -->  unroll v in n { s }; axes of a Reduce cannot be unrolled, accumulate first."""
     return bind(kernel, var, "unroll")

@@ -67,6 +67,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "bind": (loops.bind, "vv"),
     "unroll": (loops.unroll, "v"),
     "collapse": (loops.collapse, "vvv"),
+    "join": (loops.join, "vvv"),
     "strip": (loops.strip, "viib"),
     "stage_reduce": (reductions.stage_reduce, "vv"),
     "hoist": (reductions.hoist, "vv"),

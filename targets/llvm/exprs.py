@@ -370,18 +370,19 @@ class Exprs:
         if split is not None and split[0] == 0 and not e.guard:
             return self._load_alone(m, e)
         if split is not None and not e.guard and in_whole_rows(m.buffer.shape, split):
-            return self._load_apart(m, split)
-        return self.by_lane(e)
+            step, const, parts = split
+            at, count = const % step, self.lanes * step
+            return self._load_picked(m, (step, const - at, parts), count, range(at, count, step))
+        near = None if e.guard else self.index.near(self.flat(m.buffer, e.index), self.env, self.lanes)
+        return self.by_lane(e) if near is None else self._load_picked(m, near[0], max(near[1]) + 1, near[1])
 
-    def _load_apart(self, m: BufferMemory, split: Split) -> Value:
-        """An element of each of some neighbouring rows: all of these rows are read, once for all their
-        elements, and taken apart in registers."""
-        step, const, parts = split
-        dtype, at = m.buffer.dtype, const % step
-        first = self.at(self._advance(m.pointer, parts, dtype.bytes), (const - at) * dtype.bytes)
-        rows = self.read_raw(m, first, storage_elem(dtype), self.lanes * step)
-        picked = self.b.shuffle(rows, None, range(at, self.lanes * step, step))
-        return self.from_storage(picked, dtype)
+    def _load_picked(self, m: BufferMemory, first: Split, count: int, picks: Sequence[int]) -> Value:
+        """Elements out of a few neighbours, such as one of each of some rows: the neighbours are read as one,
+        once for all who pick of them."""
+        dtype = m.buffer.dtype
+        at = self.at(self._advance(m.pointer, first[2], dtype.bytes), first[1] * dtype.bytes)
+        whole = self.read_raw(m, at, storage_elem(dtype), count)
+        return self.from_storage(self.b.shuffle(whole, None, picks), dtype)
 
     def _load_alone(self, m: BufferMemory, e: Load) -> Value:
         """An element that all lanes read."""
@@ -565,7 +566,7 @@ class Exprs:
         assert not self.differs(axis.extent), f"extent of {axis.var} differs between lanes"
         if self.lanes and all(a.extent.is_const for a in axes):
             sizes = [a.extent.const for a in axes]
-            if prod(sizes) <= LONGEST_APART:  # written out, so that `_load_apart` knows each element's place
+            if prod(sizes) <= LONGEST_APART:  # written out, so that `_load_picked` knows each element's place
                 for place in _positions(sizes):
                     with self.bind({a.var: k for a, k in zip(axes, place, strict=True)}):
                         carried = step(carried)

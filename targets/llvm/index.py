@@ -413,6 +413,21 @@ class Indexer:
             return step, const % size, []
         return 0, const // size, [(c // size, v) for c, v in parts]
 
+    def near(self, dim: Dim, env: Env, lanes: int) -> tuple[Split, list[int]] | None:
+        """(the least place, places from there) of lanes that see places a few apart, in any order; None where
+        they are not a few apart whatever the other variables are."""
+        moving = [name for name in dim.symbols if moves(env[name])]
+        start = env[moving[0]] if len(moving) == 1 else None
+        if not isinstance(start, Lanes):
+            return None
+        places = [dim.substitute({moving[0]: start.start + i}) for i in range(lanes)]
+        apart = [(p - places[0]).const_or_none for p in places]
+        known = [n for n in apart if n is not None]
+        if len(known) < lanes or max(known) - min(known) >= lanes:
+            return None
+        found = self.split(places[known.index(min(known))], env)
+        return None if found is None else (found, [n - min(known) for n in known])
+
     def lane(self, env: Env, i: int) -> Env:
         """The environment that lane i sees."""
         out: Env = {}

@@ -131,6 +131,14 @@ def _softmax_of_a_transpose() -> Kernel:
     return plain.with_(inputs=(x,), body=body)
 
 
+def _repeat(dtype: str, times: int) -> Kernel:
+    """Each element so many times in a row, as a resize to a multiple of the size has them."""
+    return parse_kernel(f"""
+kernel @repeat(n: dim in 0..*, w: dim in 0..*, x: {dtype}[n, w]) -> (y: {dtype}[n, {times}*w]) {{
+  serial i in n {{ serial j in w {{ serial k in {times} {{ y[i, {times}*j + k] = x[i, j] }} }} }}
+}}""")
+
+
 def _two_outputs() -> Kernel:
     """A value stored twice, once through exp, in one nest."""
     x, y, z = (Buffer(n, f32, shape_of(("m", "n"))) for n in "xyz")
@@ -323,6 +331,8 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "slice": (op_kernel("slice", [("n", "w")], ("n", "w-3"), {"starts": (to_dim(0), to_dim(1)), "ends": (sym("n"), sym("w") - 2), "steps": (1, 1)}), "", ({"n": 2, "w": 30},)),
     "gather": (op_kernel("gather", [(6, 40), ("b", "s")], ("b", "s", 40), {"axis": 0}, dtypes=[f32, i64]), "", ({"b": 2, "s": 3},)),
     "reshape": (op_kernel("reshape", [("n", 4, 6)], ("n", 24), {"shape": (sym("n"), to_dim(24))}), "", ({"n": 3},)),
+    "repeat": (_repeat("f32", 2), "", ({"n": 2, "w": 43}, {"n": 2, "w": 1}, {"n": 3, "w": 0})),
+    "repeat-bytes": (_repeat("u8", 3), "", ({"n": 1, "w": 85}, {"n": 0, "w": 5})),
     "two-outputs": (_two_outputs(), "", _MN),
     "two-nests": (_two_nests(), "", ({"m": 3, "n": 37}, {"m": 1, "n": 0})),
     "softmax-matmul": (_row_product("softmax", [("b", 2, "s", "t")], ("b", 2, "t", 20), ("b", 2, "s", 20)), "", ({"b": 2, "s": 53, "t": 5}, {"b": 1, "s": 3, "t": 37}, {"b": 1, "s": 2, "t": 0}, {"b": 0, "s": 4, "t": 4}, {"b": 2, "s": 0, "t": 3})),

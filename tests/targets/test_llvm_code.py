@@ -96,6 +96,22 @@ def test_lines_are_asked_for_before_they_are_written(level: str) -> None:
     assert "prefetch" not in elementwise(COPY.replace("m: dim in 0..*", "m: dim in 64..64"), X86, level)
 
 
+REPEAT = """
+kernel @repeat(m: dim in 0..*, x: f32[m]) -> (y: f32[2*m]) {
+  serial i in m { serial j in 2 { y[2*i + j] = x[i] } }
+}"""
+
+
+@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+def test_short_rows_share_vectors(level: str) -> None:
+    """Half as many elements as a vector has are read, and each stands in it twice."""
+    lanes = machine_for(X86, level).lanes(32)
+    text = elementwise(REPEAT, X86, level)
+    twice = ", ".join(f"i32 {i // 2}" for i in range(lanes))
+    assert re.search(rf"= load <{lanes // 2} x float>", text) and f"<{twice}>" in text
+    assert re.search(rf"store <{lanes} x float>", text)
+
+
 ASKED = r"call void @llvm.prefetch.p0\(ptr %\w+, i32 1, i32 3, i32 1\)"
 
 

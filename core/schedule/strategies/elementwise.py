@@ -4,6 +4,8 @@ What the numbers below are worth stands in benchmarks/results/choices.md."""
 
 from __future__ import annotations
 
+from math import gcd
+
 from smelt.core.dim import YES, Dim, product, to_dim
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import Call, Index, Load, walk_expr
@@ -66,6 +68,12 @@ def _one(d: Draft, root: str) -> None:
     if d.machine.has_lanes:
         _lanes(d, v, lanes)
         return
+    if _side_by_side(v, lanes):
+        try:
+            with d.all_or_nothing():
+                return _joined(d, v, lanes)
+        except ScheduleError:
+            pass  # vectors are as short as the rows then
     size = min(d.kernel.buffers()[s.buffer].dtype.bytes for s in v.stores)
     chunk = d.size("chunk", HEAVY_CHUNK_BYTES if v.is_heavy(d.machine) else CHUNK_BYTES)
     budget = max(chunk // size, 4 * lanes)
@@ -242,6 +250,49 @@ def _taken_apart(d: Draft, v: View, element: str, inner: str, lanes: int) -> Non
     d.share(groups)
     d.do("unroll", element)
     d.do("strip", inner, lanes, IN_FLIGHT, False)
+
+
+def _side_by_side(v: View, lanes: int) -> bool:
+    """Whether the innermost loop is so short that it fills no vector, and several rows of it are neighbours
+    that are stored, and read from a few places each."""
+    if len(v.vars) < 2 or v.has_lets or not 1 < (v.extent(v.vars[-1]).const_or_none or 0) < lanes:
+        return False
+    row, inner = v.vars[-2:]
+    n = v.extent(inner)
+    loads = [e for s in v.stores for e in walk_expr(s.value) if isinstance(e, Load)]
+    near = {(to_dim(a), to_dim(b)) for a, b in ((0, 0), (1, 0), (0, 1), (n, 1))}
+    whole = all(v.stride(s, row) == n and v.stride(s, inner) == 1 and not s.guard for s in v.stores)
+    return whole and all((v.stride(e, row), v.stride(e, inner)) in near and not e.guard for e in loads)
+
+
+def _joined(d: Draft, v: View, lanes: int) -> None:
+    """As many rows together as fill whole vectors, then a quarter as many; those that are left are as short
+    as they are."""
+    *groups, row, inner = v.vars
+    short = v.extent(inner).const
+    rows = lanes // gcd(lanes, short)
+    size = max(d.kernel.buffers()[s.buffer].dtype.bytes for s in v.stores) * short
+    d.do("chunk", row, max(d.size("chunk", CHUNK_BYTES) // size // rows, 1) * rows, f"{row}.g")
+    for g in (*groups, f"{row}.g"):
+        d.do("bind", g, "group")
+    for together in (rows, rows // 4):
+        found = find(d.kernel, row)
+        if found is None or together < 2:
+            break
+        n = found[1].extent
+        if n.is_const and n.const < together:
+            continue
+        if kernel_facts(d.kernel).prove_divisible(n, together) is not YES:
+            d.do("peel", row, n // together * together, ".r")
+        d.do("split", row, together, f"{row}.o", f"{row}.i", False)
+        joined = d.fresh("joined")
+        d.do("join", f"{row}.i", inner, joined)
+        d.do("bind", joined, "vector")
+        row, inner = f"{row}.r", f"{inner}.r"
+    if find(d.kernel, inner) is not None:
+        d.do("bind", inner, "vector")
+    if d.machine.ahead_of_stores:
+        _ask_ahead(d, v)
 
 
 def _chunk(n: int | None, budget: int) -> int:

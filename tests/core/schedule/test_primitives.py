@@ -87,6 +87,11 @@ def maximum() -> Kernel:
     return op_kernel("reduce_max", [("m", "k", 8)], ("m",), {"axes": (1, 2), "keepdims": False})
 
 
+def short() -> Kernel:
+    """Each element four times."""
+    return op_kernel("broadcast_to", [(6, 1)], (6, 4), {"shape": (to_dim(6), to_dim(4))})
+
+
 def blocks() -> Kernel:
     """Several short rows at a time."""
     return op_kernel("reduce_max", [("m", 3, 5, 13)], ("m", 3, 5), {"axes": (3,), "keepdims": False})
@@ -146,6 +151,8 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (whole, "collapse i1 i2 c"),
     (whole, "collapse i1 i2 c; collapse i0 c d; strip d 4 4 no"),
     (maximum, "collapse k1 k2 c"),
+    (short, "join i0 i1 c"),
+    (short, "join i0 i1 c; split c 4 o p no; bind p vector"),
     (matmul, "stage_reduce i0 acc"),  # the inner loop is part of the register
     (matmul, "stage_reduce i1 acc; accumulate acc []"),
     (matmul, "tile i0 [3 2 1] balanced t r x; order [t x i1]; stage_reduce t acc; accumulate acc []"),
@@ -257,6 +264,9 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "", "strip i0 4 4 no", "innermost"),
     (matmul, "", "collapse i0 i1 c", "row-major"),
     (add, "", "collapse i0 i1 c", "row-major"),
+    (add, "", "join i0 i1 c", "not adjacent loops of known lengths"),
+    (short, "", "join i1 i0 c", "not adjacent loops of known lengths"),
+    (short, "", "join i0 i1 i1", "is taken"),
     (matmul, "stage_reduce i1 acc; accumulate acc []", "accumulate acc []", "no register"),
     (maximum, "stage_reduce i0 acc", "accumulate_blocks acc k3 4 o p", "no terms"),
     (maximum, "stage_reduce i0 acc", "accumulate_blocks acc k2 1 o p", "no terms"),
