@@ -259,7 +259,10 @@ def _side_by_side(v: View, lanes: int) -> bool:
         return False
     row, inner = v.vars[-2:]
     n = v.extent(inner)
-    loads = [e for s in v.stores for e in walk_expr(s.value) if isinstance(e, Load)]
+    parts = [e for s in v.stores for e in walk_expr(s.value)]
+    loads = [e for e in parts if isinstance(e, Load)]
+    if any(isinstance(e, Index) for e in parts):
+        return False
     near = {(to_dim(a), to_dim(b)) for a, b in ((0, 0), (1, 0), (0, 1), (n, 1))}
     whole = all(v.stride(s, row) == n and v.stride(s, inner) == 1 and not s.guard for s in v.stores)
     return whole and all((v.stride(e, row), v.stride(e, inner)) in near and not e.guard for e in loads)
