@@ -79,6 +79,24 @@ kernel @tail(n: dim in 0..*, x: f32[n]) -> (y: f32[n]) {
     assert source.count("exp(vload16(") == 1 and source.count("else") == 1
 
 
+@pytest.mark.parametrize(("index", "read"), [
+    ("r", "(p_x + (t * n_k))[i_r]"), ("k - 1 - r", "p_x[(t * n_k + n_k - i_r - 1L)]"),
+])  # fmt: skip
+def test_what_stays_of_an_address_is_a_pointer(index: str, read: str) -> None:
+    """Unless it would point outside of the buffer on the way: what moves may be negative."""
+    text = f"""
+kernel @rows(n: dim in 0..*, k: dim in 1..*, x: f32[n, k], w: f32[k, 16]) -> (y: f32[n, 16]) {{
+  group i in n {{
+    register acc: f32[16]
+    vector j in 16 {{ acc[j] = 0.0: f32 }}
+    serial r in k {{ vector j in 16 {{ acc[j] add= x[i, {index}] * w[r, j] }} }}
+    vector j in 16 {{ y[i, j] = acc[j] }}
+  }}
+}}"""
+    sizes = ({"n": 0, "k": 3}, {"n": 3, "k": 1}, {"n": 5, "k": 19})
+    assert read in check_tree(OnDevice, parse_kernel(text), sizes).text
+
+
 @pytest.mark.parametrize("value", [
     "select(lt(x[i, j], 0.5: f32), x[i, j] * 2.0: f32, neg(x[i, j]))", "min(x[i, j], x[i, 15 - j])",
     "cast:f32(cast:i32(x[i, j] * 9.0: f32) + cast:i32([j]:i64))", "cast:f32(ne(x[i, j], x[i, 0]))",

@@ -10,12 +10,12 @@ from spirv_checks import valid
 from vulkan_run import OnVulkan
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Facts, parse_dim, sym
+from smelt.core.dim import Facts, parse_dim, sym, to_dim
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_kernel
 from smelt.core.schedule.module import schedule_kernel
 from smelt.targets.vulkan.emit import emit_parts
-from smelt.targets.vulkan.index import magnitude
+from smelt.targets.vulkan.index import Largest, magnitude
 from smelt.targets.vulkan.machine import MACHINE
 from smelt.targets.vulkan.package import packed
 from smelt.targets.vulkan.spirv import OPCODES
@@ -92,3 +92,15 @@ def test_what_is_0_or_1_makes_nothing_larger() -> None:
     facts = Facts().with_lower("m", 0).with_lower("k", 0)
     rows = parse_dim("m*min(max(513 - k, 0), 1)*min(max(16385 - k, 0), 1)")
     assert magnitude(rows, {}, facts) == sym("m")
+
+
+def test_the_largest_of_polynomials() -> None:
+    """No less than each that was added, and unchanged by what it covers."""
+    n, m = sym("n"), sym("m")
+    limits = Largest()
+    for d in (3 * n * m + 2, n * n + 5 * n * m, to_dim(7)):
+        assert not limits.covers(d)
+        limits.add(d)
+        assert limits.covers(d)
+    assert limits.polynomial() == n * n + 5 * n * m + 7
+    assert limits.covers(4 * n * m + n * n + 1) and not limits.covers(n) and not limits.covers(to_dim(8))
