@@ -44,6 +44,8 @@ PLANS: dict[str, RunPlan] = {"quick": QUICK, "steady": STEADY, "sustained": SUST
 SPREAD_ERROR = 2.58 * 1.4826 * 1.2533
 """Half of a 99 % interval of a median, in median deviations over the root of the count: for a doubt, not a
 claim."""
+IDLE_SHARE = 0.2
+"""Share of one processor below which a process is idle: to ask for it takes some."""
 UNIT_COUNTS = ("launches", "submits", "uploads", "reads", "waits")
 """What a run does at units besides the CPU: fields of Memory, which count from the start of the session."""
 
@@ -189,7 +191,8 @@ def against(
         fed = (case, *others(case))
         theirs = _by_turns([partial(rival.run, {**c.feed, **c.state}) for c in fed])
         ours = _by_turns([partial(session.run, None, c.feed) for c in fed])
-        found.append(_pair(case.label, ours, theirs, rounds, seconds, session.reset if case.state else None))
+        reset = session.reset if case.state else None
+        found.append(_pair(case.label, ours, theirs, rounds, seconds, reset, threads > 1))
         on_case(found[-1])
     session.close()
     return tuple(found)
@@ -205,9 +208,16 @@ def _by_turns(actions: Sequence[Action]) -> Action:
 
 
 def _pair(
-    label: str, a: Action, b: Action, rounds: int, seconds: float, before_a: Action | None = None
+    label: str,
+    a: Action,
+    b: Action,
+    rounds: int,
+    seconds: float,
+    before_a: Action | None = None,
+    has_workers: bool = False,
 ) -> Pair:
-    """Time a and b in turns. before_a: called before each run of a, untimed, to reset its state."""
+    """Time a and b in turns. before_a: called before each run of a, untimed, to reset its state. has_workers:
+    both have threads that may go on after a run."""
     once = min(_timed(f, 1, before) for f, before in 2 * ((a, before_a), (b, None)))
     inner = max(1, math.ceil(1e6 / max(once, 1.0)))  # a sample lasts a millisecond or more
     ours: list[float] = []
@@ -215,11 +225,25 @@ def _pair(
     start, waited = time.perf_counter(), waited_ns()
     for i in range(rounds):
         for mine in (True, False) if i % 2 == 0 else (False, True):
-            (ours if mine else theirs).append(_timed(a, inner, before_a) if mine else _timed(b, inner, None))
+            run, before = (a, before_a) if mine else (b, None)
+            if has_workers:
+                _settle()
+                _timed(run, 1, before)  # its own workers are awake then
+            (ours if mine else theirs).append(_timed(run, inner, before))
         if time.perf_counter() - start > seconds and i >= 4:
             break
     spent = 1e9 * (time.perf_counter() - start)
     return Pair(label, tuple(ours), tuple(theirs), (waited_ns() - waited) / max(spent, 1.0))
+
+
+def _settle() -> None:
+    """Wait until no thread of this process computes, 0.5 s at most: workers that have nothing to do may spin
+    for a while, on a processor that the other's threads need (ONNX Runtime's doubled smelt's times)."""
+    for _ in range(250):
+        start, used = time.perf_counter(), time.process_time()
+        time.sleep(0.002)
+        if time.process_time() - used < IDLE_SHARE * (time.perf_counter() - start):
+            return
 
 
 def waited_ns() -> int:

@@ -35,7 +35,6 @@ METADATA = MetaData()
 _COUNTED = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only where the type is INTEGER
 
 
-
 class SecondsColumn(TypeDecorator[float]):
     """A moment. SQLite keeps a value of any type in any column; one that is none raises ValueError."""
 

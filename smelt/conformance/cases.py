@@ -31,6 +31,8 @@ from onnx import ModelProto, OptionalProto, SequenceProto, TensorProto, numpy_he
 from smelt.core.cache import cache_dir
 
 Form: TypeAlias = Literal["static", "dynamic", "strict"]
+DIGEST = 32
+"""Bytes of a SHA-256 digest."""
 FORMS: tuple[Form, ...] = ("static", "dynamic", "strict")
 CaseValue: TypeAlias = Any
 """An array, a list of values (a sequence), or None (an empty optional)."""
@@ -110,17 +112,19 @@ def shipped() -> tuple[Shipped, ...]:
     """All cases that need no download, sorted by name. ONNX computes its node cases, which takes seconds, so
     this machine keeps them, by what they are made of."""
     kept = _kept_at()
-    try:
-        with open(kept, "rb") as f:
-            found: tuple[Shipped, ...] = pickle.load(f)
+    with contextlib.suppress(OSError):
+        held = kept.read_bytes()
+        digest, whole = held[:DIGEST], held[DIGEST:]
+        if hashlib.sha256(whole).digest() == digest:  # what is damaged would be judged by
+            found: tuple[Shipped, ...] = pickle.loads(whole)
             return found
-    except (OSError, EOFError, pickle.UnpicklingError):
-        made = _computed()
+    made = _computed()
+    whole = pickle.dumps(made)
     with contextlib.suppress(OSError):  # a folder that takes no file costs the next process time, no more
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as own:
             new = Path(own) / "cases"
-            new.write_bytes(pickle.dumps(made))
+            new.write_bytes(hashlib.sha256(whole).digest() + whole)
             os.replace(new, kept)  # whole or not at all, whoever else computes them now
     return made
 
