@@ -237,11 +237,11 @@ def _pair(
 
 
 def _settle() -> None:
-    """Wait until no thread of this process computes, 0.5 s at most: workers that have nothing to do may spin
+    """Wait until no thread of this process computes, 1 s at most: workers that have nothing to do may spin
     for a while, on a processor that the other's threads need (ONNX Runtime's doubled smelt's times)."""
-    for _ in range(250):
+    for _ in range(40):
         start, used = time.perf_counter(), time.process_time()
-        time.sleep(0.002)
+        time.sleep(0.025)  # the clock sees threads on other processors at their ticks, 10 ms apart or less
         if time.process_time() - used < IDLE_SHARE * (time.perf_counter() - start):
             return
 

@@ -46,6 +46,13 @@ static int spin_until(const rt_pool *pool, const _Atomic uint32_t *word, int wan
   }
 }
 
+/* A kernel may wake a worker that has slept for long on the caller's processor while another is idle, and part them 10 ms and more
+ * later (Linux 6.18, a virtual machine of two processors, a rest of 100 ms: two threads took as long as one, or longer). */
+static void leave_the_caller(const rt_pool *pool) {
+  int here = sm_cpu();
+  if (here >= 0 && here == atomic_load_explicit(&pool->caller_cpu, memory_order_relaxed)) sm_leave(here);
+}
+
 static void sleep_until_work(rt_pool *pool) {
   atomic_fetch_add(&pool->sleepers, 1);
   for (;;) {
@@ -55,6 +62,7 @@ static void sleep_until_work(rt_pool *pool) {
     sm_futex_wait(&pool->wake, seen);
   }
   atomic_fetch_sub(&pool->sleepers, 1);
+  leave_the_caller(pool);
 }
 
 static void *worker(void *pool_) {
@@ -124,6 +132,7 @@ void rt_pool_run(rt_pool *pool, smelt_kernel_fn fn, const int64_t *args, int64_t
   atomic_store(&pool->unfinished, (uint32_t)n_chunks);
   atomic_store(&pool->unclaimed, (uint32_t)n_chunks);
   if (atomic_load(&pool->sleepers)) {
+    atomic_store_explicit(&pool->caller_cpu, sm_cpu(), memory_order_relaxed);
     atomic_fetch_add(&pool->wake, 1);
     sm_futex_wake(&pool->wake, (int)n_chunks - 1);
   }

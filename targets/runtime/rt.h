@@ -34,6 +34,7 @@ typedef struct {
   _Alignas(64) _Atomic uint32_t wake;
   _Atomic uint32_t sleepers;
   _Atomic uint32_t quit;
+  _Atomic int caller_cpu; /* the processor from which the last sleepers were woken */
   /* the region; written only while no chunk is unfinished */
   _Alignas(64) smelt_kernel_fn fn;
   const int64_t *args;

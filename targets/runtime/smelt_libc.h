@@ -61,8 +61,8 @@ enum {
   SM_read = 0, SM_write = 1, SM_close = 3, SM_lseek = 8, SM_mmap = 9, SM_munmap = 11, SM_rt_sigprocmask = 14,
   SM_sched_yield = 24, SM_mremap = 25, SM_madvise = 28, SM_nanosleep = 35, SM_getpid = 39, SM_wait4 = 61, SM_kill = 62, SM_fcntl = 72,
   SM_setpgid = 109,
-  SM_prctl = 157, SM_gettid = 186, SM_futex = 202, SM_sched_getaffinity = 204, SM_getdents64 = 217, SM_clock_gettime = 228,
-  SM_exit_group = 231, SM_openat = 257, SM_mkdirat = 258, SM_unlinkat = 263, SM_renameat2 = 316, SM_ppoll = 271, SM_dup3 = 292, SM_pipe2 = 293, SM_prlimit64 = 302, SM_getrandom = 318, SM_statx = 332
+  SM_prctl = 157, SM_gettid = 186, SM_futex = 202, SM_sched_setaffinity = 203, SM_sched_getaffinity = 204, SM_getdents64 = 217, SM_clock_gettime = 228,
+  SM_exit_group = 231, SM_getcpu = 309, SM_openat = 257, SM_mkdirat = 258, SM_unlinkat = 263, SM_renameat2 = 316, SM_ppoll = 271, SM_dup3 = 292, SM_pipe2 = 293, SM_prlimit64 = 302, SM_getrandom = 318, SM_statx = 332
 };
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
   long r;
@@ -73,9 +73,9 @@ static inline long sm_syscall(long n, long a, long b, long c, long d, long e, lo
 #elif defined(__aarch64__) || (defined(__riscv) && __riscv_xlen == 64)
 enum {
   SM_dup3 = 24, SM_fcntl = 25, SM_mkdirat = 34, SM_getdents64 = 61, SM_unlinkat = 35, SM_renameat2 = 276, SM_openat = 56, SM_close = 57, SM_pipe2 = 59, SM_lseek = 62, SM_read = 63, SM_write = 64, SM_ppoll = 73,
-  SM_exit_group = 94, SM_futex = 98, SM_nanosleep = 101, SM_clock_gettime = 113, SM_sched_getaffinity = 123,
+  SM_exit_group = 94, SM_futex = 98, SM_nanosleep = 101, SM_clock_gettime = 113, SM_sched_setaffinity = 122, SM_sched_getaffinity = 123,
   SM_sched_yield = 124, SM_kill = 129, SM_rt_sigprocmask = 135, SM_setpgid = 154, SM_prctl = 167, SM_getpid = 172,
-  SM_gettid = 178, SM_munmap = 215, SM_mremap = 216, SM_mmap = 222, SM_madvise = 233, SM_wait4 = 260, SM_prlimit64 = 261, SM_getrandom = 278, SM_statx = 291
+  SM_getcpu = 168, SM_gettid = 178, SM_munmap = 215, SM_mremap = 216, SM_mmap = 222, SM_madvise = 233, SM_wait4 = 260, SM_prlimit64 = 261, SM_getrandom = 278, SM_statx = 291
 };
 #if defined(__aarch64__)
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
@@ -96,7 +96,7 @@ static inline long sm_syscall(long n, long a, long b, long c, long d, long e, lo
 enum {
   SM_read = 3, SM_write = 4, SM_close = 6, SM_getpid = 20, SM_kill = 37, SM_setpgid = 57, SM_munmap = 91, SM_wait4 = 114,
   SM_llseek = 140, SM_sched_yield = 158, SM_nanosleep = 162, SM_mremap = 163, SM_prctl = 172, SM_rt_sigprocmask = 175, SM_mmap2 = 192, SM_getdents64 = 217,
-  SM_madvise = 220, SM_fcntl = 221 /* fcntl64 */, SM_gettid = 224, SM_futex = 240, SM_sched_getaffinity = 242, SM_exit_group = 248,
+  SM_madvise = 220, SM_fcntl = 221 /* fcntl64 */, SM_gettid = 224, SM_futex = 240, SM_sched_setaffinity = 241, SM_sched_getaffinity = 242, SM_getcpu = 345, SM_exit_group = 248,
   SM_clock_gettime = 263, SM_openat = 322, SM_mkdirat = 323, SM_unlinkat = 328, SM_renameat2 = 382, SM_ppoll = 336, SM_dup3 = 358, SM_pipe2 = 359, SM_prlimit64 = 369, SM_getrandom = 384, SM_statx = 397
 };
 static inline long sm_syscall(long n, long a, long b, long c, long d, long e, long f) {
@@ -203,13 +203,41 @@ static inline int sm_random(void *to, size_t bytes) {
   return sm_syscall(SM_getrandom, (long)to, (long)bytes, 1 /* GRND_NONBLOCK */, 0, 0, 0) == (long)bytes;
 }
 
-/* Processors this thread may run on, at least 1. */
+/* Processors that this thread may run on. bytes: of the mask that the kernel has written; negative: it has not. */
+typedef struct {
+  unsigned long mask[128 / sizeof(long)]; /* 1024 processors, the kernel's default limit */
+  long bytes;
+} sm_cpus;
+static inline sm_cpus sm_allowed(void) {
+  sm_cpus found = {{0}, 0};
+  found.bytes = sm_syscall(SM_sched_getaffinity, 0, sizeof found.mask, (long)found.mask, 0, 0, 0);
+  return found;
+}
+static inline void sm_allow(const sm_cpus *cpus) { sm_syscall(SM_sched_setaffinity, 0, cpus->bytes, (long)cpus->mask, 0, 0, 0); }
+
+/* Their number, at least 1. */
 static inline int sm_cpu_count(void) {
-  unsigned long mask[128 / sizeof(long)] = {0}; /* 1024 processors, the kernel's default limit */
-  long bytes = sm_syscall(SM_sched_getaffinity, 0, sizeof mask, (long)mask, 0, 0, 0);
+  sm_cpus may = sm_allowed();
   int n = 0;
-  for (long i = 0; i < bytes / (long)sizeof(long); i++) n += __builtin_popcountl(mask[i]);
+  for (long i = 0; i < may.bytes / (long)sizeof(long); i++) n += __builtin_popcountl(may.mask[i]);
   return n > 0 ? n : 1;
+}
+
+/* The processor that this thread is on; negative where the kernel does not say. */
+static inline int sm_cpu(void) {
+  unsigned cpu = 0;
+  return sm_syscall(SM_getcpu, (long)&cpu, 0, 0, 0, 0, 0) ? -1 : (int)cpu;
+}
+
+/* Go from processor `cpu` to whatever other one this thread may run on, if any; it may come back. */
+static inline void sm_leave(int cpu) {
+  enum { BITS = 8 * sizeof(long) };
+  sm_cpus may = sm_allowed(), other = may;
+  if (cpu < 0 || cpu >= (int)(8 * sizeof may.mask)) return;
+  other.mask[cpu / BITS] &= ~(1ul << cpu % BITS);
+  unsigned long left = 0;
+  for (long i = 0; i < may.bytes / (long)sizeof(long); i++) left |= other.mask[i];
+  if (left) sm_allow(&other), sm_allow(&may);
 }
 
 typedef struct {

@@ -207,6 +207,14 @@ def test_mode_of_floats(bundle: Path, flags: tuple[str, ...]) -> None:
     assert run(build(bundle, *flags, parts=("floats.c",)), bundle) == "OK\n"
 
 
+@pytest.mark.parametrize("flags", [ADDRESS, ("-O2",)], ids=["address", "plain"])
+def test_a_worker_leaves_its_callers_processor(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """Where both were on one; which processors a thread may use stays as it was."""
+    program, parts = tmp_path / "leaving", (HERE / "leaving.c", runtime_dir() / "pool.c")
+    subprocess.run([*COMPILER, *flags, *map(str, parts), "-o", str(program), "-lpthread"], check=True)
+    assert run(program) in ("OK\n", "one processor\n")
+
+
 @pytest.mark.parametrize("flags", [ADDRESS, THREAD, ("-O2",)], ids=["address", "thread", "plain"])
 def test_entries(bundle: Path, flags: tuple[str, ...]) -> None:
     """Three entries over one state: what one leaves for another, failures, forks, threads, denied memory."""
