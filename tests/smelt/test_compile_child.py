@@ -244,7 +244,8 @@ def test_a_killed_caller_takes_its_child_along(
     has started the child is gone."""
     onnx.save(chain(60_000), tmp_path / "long.onnx")
     lines = [
-        "import os, smelt, threading, time",
+        "import os, signal, smelt, threading, time",
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",  # a job in the background ignores it
         f"model, out = {str(tmp_path / 'long.onnx')!r}, {str(tmp_path / 'out')!r}",
         "def go(): smelt.compile(model, output=out, progress=print)",
     ]
