@@ -21,7 +21,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from hot import build, raced  # beside this file, as is:
-from run import cases_of
+from run import cases_of, name_of
 
 import smelt
 from smelt.core.bundle import Bundle
@@ -33,7 +33,7 @@ SESSIONS = 9
 
 def rows(model: Path, folder: Path) -> list[tuple[str, float]]:
     """The model's rows of the table; with each its ratio."""
-    name = model.parent.name if model.name == "model.onnx" else model.stem
+    name = name_of(model)
     plain = build("symbolic", model, {}, folder)
     found = []
     cases = cases_of(plain.bundle, name)

@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from run import cases_of  # beside this file
+from run import cases_of, name_of  # beside this file
 
 from smelt.driver import compile
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 def row(model: Path, folder: Path) -> str:
     """The model's row of the table, in MiB."""
-    name = model.parent.name if model.name == "model.onnx" else model.stem
+    name = name_of(model)
     bundle = compile(str(model), "host", output=str(folder / "out"))
     feeds = folder / "feeds"
     feeds.write_bytes(pickle.dumps([(c.feed, c.state) for c in cases_of(bundle, name)]))

@@ -92,17 +92,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _models(args: argparse.Namespace) -> list[Path]:
     """The files, and what lies in folders of its own with its weights beside it: FOLDER/NAME/model.onnx."""
     folder = Path(args.models or ".")
-    there = sorted([*folder.glob("*.onnx"), *folder.glob("*/model.onnx")], key=_name)
+    there = sorted([*folder.glob("*.onnx"), *folder.glob("*/model.onnx")], key=name_of)
     found = there if args.models else [fetch(n) for n in SAMPLES]
-    return [p for p in found if not args.only or _name(p) in args.only]
+    return [p for p in found if not args.only or name_of(p) in args.only]
 
 
-def _name(path: Path) -> str:
+def name_of(path: Path) -> str:
+    """A model's name, as `shapes.toml` has it: its file's, or its folder's."""
     return path.parent.name if path.name == "model.onnx" else path.stem
 
 
 def _race(path: Path, rivals: Sequence[str], args: argparse.Namespace) -> list[Row]:
-    name = _name(path)
+    name = name_of(path)
     print(f"{name} ...", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
         try:
@@ -113,7 +114,7 @@ def _race(path: Path, rivals: Sequence[str], args: argparse.Namespace) -> list[R
 
 
 def _row(bundle: Bundle, path: Path, rival: str, args: argparse.Namespace) -> Row:
-    name, threads = _name(path), args.threads
+    name, threads = name_of(path), args.threads
     try:
         other = RIVALS[rival](path, threads)
         pairs = against(
