@@ -99,12 +99,12 @@ def convolution(c: int, size: int, m: int, k: int, group: int = 1, width: int = 
     return Model(f"({shape}) => ({y}) {{ y = Conv<group = {group}, pads = [{pads}]>(x, w) }}", {"N": 1})
 
 
-def inner_convolution(c: int, size: int) -> Model:
+def inner_convolution(c: int, size: int, known: bool = True) -> Model:
     """3 x 3 taps on c channels, which come last before and after it as they do within a model."""
-    shape = f"float[N,{size},{size},{c}]"
+    shape = f"float[N,{size if known else 'H'},{size},{c}]"
     turned = "p = Transpose<perm = [0, 3, 1, 2]>(x) q = Conv<pads = [1, 1, 1, 1]>(p, w)"
     head = f"({shape} x, float[{c},{c},3,3] w) => ({shape} y)"
-    return Model(f"{head} {{ {turned} y = Transpose<perm = [0, 2, 3, 1]>(q) }}", {"N": 1})
+    return Model(f"{head} {{ {turned} y = Transpose<perm = [0, 2, 3, 1]>(q) }}", {"N": 1, "H": size})
 
 
 def upward(c: int, size: int, m: int) -> Model:
@@ -218,8 +218,10 @@ CHOICES = (
         (16, 160), (32, 160), (288, 14)))),
     Choice("OF_SIX", (winograd,), (1, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
         (16, 80), (32, 160), (64, 56), (64, 160)))),
-    Choice("MOST_TRANSFORMED_WEIGHT", (winograd,), (0, 1 << 30), tuple(inner_convolution(c, s) for c, s in (
-        (128, 28), (256, 28), (512, 7)))),
+    Choice("MOST_TRANSFORMED_WEIGHT", (winograd,), (0, 1 << 30), tuple(
+        inner_convolution(c, s, known=False) for c, s in ((128, 28), (256, 28), (512, 7)))),
+    Choice("OF_WEIGHT_BYTE", (winograd,), (0, 10), tuple(inner_convolution(c, s) for c, s in (
+        (128, 14), (256, 14), (256, 28), (512, 7), (512, 28)))),
     Choice("MOST_TILE_ELEMENTS", (winograd,), (16, 216), (inner_convolution(64, 56),)),
     Choice("AHEAD_OF_STORES", (machines,), (0, 4096), (unary("Relu", 3000), unary("Relu", 5_000_000))),
     Choice("AHEAD", (machines,), (0, 1024, 16384), (

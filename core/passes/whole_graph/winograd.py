@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,12 @@ OF_FOUR, OF_SIX = 20, 35
 """What each element of a transformed tile costs beside its products, in multiply-adds, where the tile has 4
 or 6 elements on an axis: it is computed from others, written and read, beyond the second-level cache
 (benchmarks/results/choices.md). r taps make 5 - r or 7 - r outputs of them."""
+OF_WEIGHT_BYTE = 3
+"""What a byte of a weight costs, in multiply-adds: a run reads it once, from memory, however many outputs
+share it (benchmarks/results/choices.md)."""
 MOST_TRANSFORMED_WEIGHT = 10 << 20
-"""Bytes of a weight for tiles of more than 2: 4 times the weight's own, which few tiles do not pay for."""
+"""Bytes of a weight for tiles of more than 2 where nobody knows how many outputs share it: 4 times the
+weight's own, which few tiles do not pay for."""
 LOST = 2.0**-17
 """The most that an output may be off, of the largest of its channel. A plain sum of 4608 products
 loses a third of that (benchmarks/results/winograd.md); the tolerance of comparisons, 1e-5, is above it."""
@@ -37,12 +42,27 @@ TRIAL_TILES = 16
 """Tiles of random numbers by which the loss is measured."""
 
 
+class Costs(NamedTuple):
+    """What convolutions by tiles take beside their products, in multiply-adds: four and six are those of an
+    element of a transformed tile that has 4 or 6 of them on an axis; weight_byte is that of a byte of the
+    weight."""
+
+    four: int
+    six: int
+    weight_byte: int = 0
+
+
 def winograd(module: Module, ctx: Context) -> Module:
     """The module with transformed convolutions, where the machine says what a transformed element costs, or
     is a processor with vectors. Transformed tiles of 16 bits would lose too much."""
     m = ctx.machine
-    costs = m.transforms or ((OF_FOUR, OF_SIX) if m.vector_bits and not m.has_lanes else None)
-    if costs is None or ctx.options.fp16:
+    if m.transforms:
+        costs = Costs(*m.transforms)
+    elif m.vector_bits and not m.has_lanes:
+        costs = Costs(OF_FOUR, OF_SIX, OF_WEIGHT_BYTE)
+    else:
+        return module
+    if ctx.options.fp16:
         return module
     return rewrite(module, [replace(r, apply=lambda g, n: _by_tiles(g, n, costs)) for r in RULES])
 
@@ -55,11 +75,10 @@ def winograd(module: Module, ctx: Context) -> Module:
 ])
 def _conv_by_tiles(g: Editor, n: Node) -> Ref | None:
     # conv(x, w, b)  -->  winograd_output(matmul(winograd_input(pad(x)), w'), b)
-    return _by_tiles(g, n, (OF_FOUR, OF_SIX))
+    return _by_tiles(g, n, Costs(OF_FOUR, OF_SIX, OF_WEIGHT_BYTE))
 
 
-def _by_tiles(g: Editor, n: Node, costs: tuple[int, int]) -> Ref | None:
-    """costs: what an element of a transformed tile costs, where that has 4 or 6 of them on an axis."""
+def _by_tiles(g: Editor, n: Node, costs: Costs) -> Ref | None:
     if not g.is_weight(n.inputs[1]):
         return None
     shape = tuple(d.const for d in g.shape(n.inputs[1]))
@@ -104,18 +123,23 @@ def _is_plain(g: Editor, n: Node, shape: tuple[int, ...]) -> bool:
 
 
 def _transformed(
-    g: Editor, n: Node, shape: tuple[int, ...], moves: tuple[int, int]
+    g: Editor, n: Node, shape: tuple[int, ...], costs: Costs
 ) -> tuple[tuple[int, ...], Array] | None:
     """The tile that takes least time of those that lose little enough, and the weight for it; None where the
     convolution itself is as fast."""
-    out = [d.const_or_none for d in n.output.type.shape[1:-1]]
+    out = [d.const_or_none for d in n.output.type.shape[:-1]]
+    taps = shape[:-2]
     bytes_ = g.type_of(n.inputs[1]).dtype.bytes
-    costs = {}
-    for points, moved in zip((4, 6), moves, strict=True):
-        tile = tuple(points - r + 1 if r > 1 else 1 for r in shape[:-2])
-        if min(m for m, r in zip(tile, shape, strict=False) if r > 1) > 1:
-            costs[tile] = _cost(tile, moved, max(tile) > 2, shape, bytes_, out)
-    cheaper = [tile for tile in sorted(costs, key=lambda t: costs[t]) if costs[tile] < prod(shape)]
+    plain = _cost((1,) * len(taps), 0, shape, bytes_ * costs.weight_byte, out)
+    found = {}
+    for points, moved in ((4, costs.four), (6, costs.six)):
+        tile = tuple(points - r + 1 if r > 1 else 1 for r in taps)
+        size = prod(points if r > 1 else 1 for r in taps)
+        long = None in out[1:] and size * prod(shape[-2:]) * bytes_ > MOST_TRANSFORMED_WEIGHT
+        fits = size <= MOST_TILE_ELEMENTS and not (max(tile) > 2 and long)
+        if fits and min(m for m, r in zip(tile, taps, strict=True) if r > 1) > 1:
+            found[tile] = _cost(tile, moved, shape, bytes_ * costs.weight_byte, out)
+    cheaper = [tile for tile in sorted(found, key=lambda t: found[t]) if found[tile] < plain]
     w = g.array(n.inputs[1]) if cheaper else None  # read where it is used: it may be large
     if w is None:
         return None
@@ -123,24 +147,26 @@ def _transformed(
         with np.errstate(all="ignore"):
             exact = transformed_weight(w, tile)
             weight = exact.astype(w.dtype)
-            if bool(np.isfinite(weight).all()) and _loss(exact, weight, tile, shape[:-2]) <= LOST:
+            if bool(np.isfinite(weight).all()) and _loss(exact, weight, tile, taps) <= LOST:
                 return tile, weight
     return None
 
 
 def _cost(
-    tile: Sequence[int], moved: int, large: bool, shape: Sequence[int], bytes_: int,
-    out: Sequence[int | None],
-) -> float:  # fmt: skip
-    """Multiply-adds of an output for all channels, and what is as long; infinite where there is too much.
-    moved: what an element of a transformed tile costs. large: whether the weight's size matters, of which an
-    element has so many bytes."""
+    tile: Sequence[int], moved: int, shape: Sequence[int], element: int, out: Sequence[int | None]
+) -> float:
+    """Multiply-adds of an output for all channels, and what is as long. moved: what an element of a
+    transformed tile costs; element: one of the weight. out: the batch, of which one is the least that shares
+    a weight, and the extents of outputs, of which nobody knows how many there are where one is unknown."""
     *kernel, channels, made = shape
     size = prod(t + r - 1 for t, r in zip(tile, kernel, strict=True))
-    if size > MOST_TILE_ELEMENTS or (large and size * channels * made * bytes_ > MOST_TRANSFORMED_WEIGHT):
-        return float("inf")
-    filled = prod(o / (-(-o // t) * t) for o, t in zip(out, tile, strict=True) if o)
-    return float(size / prod(tile) / filled * (channels * made + moved * (channels + made)))
+    batch, *extents = out
+    filled = prod(o / (-(-o // t) * t) for o, t in zip(extents, tile, strict=True) if o)
+    each = size / prod(tile) / filled * (channels * made + moved * (channels + made))
+    known = [o for o in extents if o]
+    if len(known) < len(extents):
+        return each
+    return each + size * channels * made * element / (prod(known) * (batch or 1))
 
 
 def _loss(exact: Array, weight: Array, tile: Sequence[int], kernel: Sequence[int]) -> float:

@@ -78,12 +78,29 @@ def test_which_convolutions(name: str) -> None:
     assert tile_of(conv(**changes)) == wanted
 
 
-@pytest.mark.parametrize(("extent", "pads"), [(10, 0), (9, 0), (8, 1), ("H", 0)])
+@pytest.mark.parametrize(("extent", "pads"), [(34, 0), (33, 0), (32, 1), ("H", 0)])
 def test_nothing_is_copied_for_pads_of_nothing(extent: int | str, pads: int) -> None:
-    """10 elements are two whole tiles of 4 outputs; 9 lack one."""
+    """34 elements are eight whole tiles of 4 outputs; 33 lack one."""
     around = (to_dim(pads),) * 2
     made = winograd(conv(extent=extent, pads_begin=around, pads_end=around), VECTORS)
-    assert ("pad" in ops_of(made)) == (extent != 10)
+    assert ("pad" in ops_of(made)) == (extent != 34)
+
+
+@pytest.mark.parametrize(
+    ("channels", "extent", "wanted"),
+    [
+        (256, 28, (4, 4)), (256, 14, (2, 2)), (512, 7, (2, 2)), (512, 28, (4, 4)), (256, 2, None),
+        (512, "H", (2, 2)),
+    ],
+)
+def test_weights_that_few_outputs_share(
+    channels: int, extent: int | str, wanted: tuple[int, int] | None
+) -> None:
+    """Where outputs are few, reading a larger weight takes longer than the products that it saves; where
+    nobody knows how many there are, only its size counts."""
+    around = (to_dim(1),) * 2
+    made = conv(extent=extent, channels=channels, made=channels, pads_begin=around, pads_end=around)
+    assert tile_of(made) == wanted
 
 
 def test_who_may() -> None:
