@@ -69,7 +69,10 @@ def _of_floats(g: Editor, n: Node, filled: bool) -> Ref | None:
     """A float conv_transpose by phases. filled: phases of fewer taps than others get taps of 0, so that one
     convolution computes all; else each has one of its own."""
     array, strides = g.array(n.inputs[1]), ints_of(n.attrs["strides"])
-    if array is None or n.attr("channels_last", False) or int(n.attr("group")) != 1 or prod(strides) == 1:
+    if array is None or n.attr("channels_last", False) or prod(strides) == 1:
+        return None
+    group = int(n.attr("group"))
+    if group > 1 and group == array.shape[0]:  # without sums over channels: its kernel reads each input once
         return None
     if not n.output.type.dtype.is_float or _placed(g, n) is not None:
         return None
@@ -84,12 +87,13 @@ def _of_floats(g: Editor, n: Node, filled: bool) -> Ref | None:
         return None
     if not filled and not even:
         return _by_itself(g, n, array, taps)
-    w = _phased(array, np.zeros((), array.dtype), 1, strides, taps)
+    w = _phased(array, np.zeros((), array.dtype), group, strides, taps)
     return _convolved(g, n, g.constant(w, n.inputs[1][1:]), array.shape, taps)
 
 
 @rule("conv_transpose", kind=SUMS, forms=[
     "x: f32[N, 4, H]; w: f32[4, 3, 3] = draw; conv_transpose(x, w, strides=(2,))",
+    "x: f32[N, 4, H, 5]; w: f32[4, 3, 3, 3] = draw; conv_transpose(x, w, strides=(2, 2), group=2)",
 ])
 def _floats_by_phases(g: Editor, n: Node) -> Ref | None:
     # as above, where taps must be guarded (3 of them against a stride of 2) or there are few channels:
@@ -108,27 +112,41 @@ def _floats_by_filled_phases(g: Editor, n: Node) -> Ref | None:
 
 def _by_itself(g: Editor, n: Node, array: Array, taps: Sequence[int]) -> Ref:
     """A convolution for each phase, with as many taps as that has: a tap of 0 for the others would make NaN
-    of infinities next to it."""
-    strides, kernel, rank = ints_of(n.attrs["strides"]), array.shape[2:], len(taps)
-    parts = []
+    of infinities next to it. What they make is put between each other with channels last, where the channels
+    of an output are moved as one."""
+    strides, kernel, group = ints_of(n.attrs["strides"]), array.shape[2:], int(n.attr("group"))
+    rank, parts = len(taps), []
     for place in product(*map(range, strides)):
         at = (slice(r, None, s) for r, s in zip(place, strides, strict=True))
-        own = array[(slice(None), slice(None), *at)]
-        w = np.flip(own, tuple(range(2, 2 + rank))).swapaxes(0, 1)
+        own = np.flip(array[(slice(None), slice(None), *at)], tuple(range(2, 2 + rank)))
+        w = own.reshape(group, -1, *own.shape[1:]).swapaxes(1, 2)  # [group, M / group, C / group, *taps]
+        w = w.reshape(-1, *w.shape[2:])
         attrs: dict[str, Attr] = {
-            "strides": (1,) * rank, "dilations": (1,) * rank, "group": 1, "channels_last": False,
+            "strides": (1,) * rank, "dilations": (1,) * rank, "group": group, "channels_last": False,
             "pads_begin": tuple(to_dim(t - 1) for t in w.shape[2:]),
             "pads_end": tuple(_behind(n, a, t, kernel[a], strides[a]) for a, t in enumerate(taps)),
         }  # fmt: skip
         inputs = (n.inputs[0], g.constant(np.ascontiguousarray(w), n.inputs[1][1:]), *n.inputs[2:])
         parts.append(g.emit("conv", inputs, attrs))
-    y = g.emit("concat", parts, {"axis": 1})
-    (batch, _, *spatial), channels = g.shape(y), to_dim(array.shape[1])
-    y = g.emit("reshape", (y,), {"shape": (batch, *map(to_dim, strides), channels, *spatial)})
-    order = [axis for a in range(rank) for axis in (2 + rank + a, 1 + a)]
-    y = g.emit("transpose", (y,), {"perm": (0, 1 + rank, *order)})
-    whole = (batch, channels, *(q * s for q, s in zip(spatial, strides, strict=True)))
-    return _cut(g, n, g.emit("reshape", (y,), {"shape": whole}))
+    return _woven(g, n, g.emit("concat", parts, {"axis": 1}), to_dim(array.shape[1] * group))
+
+
+def _woven(g: Editor, n: Node, y: Ref, channels: Dim) -> Ref:
+    """[N, phases * M, *Q] as the outputs: interleaved with channels last, cut, and with channels first."""
+    strides = ints_of(n.attrs["strides"])
+    rank = len(strides)
+    y = g.emit("transpose", (y,), {"perm": (0, *range(2, 2 + rank), 1)})
+    batch, *spatial, _ = g.shape(y)
+    y = g.emit("reshape", (y,), {"shape": (batch, *spatial, *map(to_dim, strides), channels)})
+    order = [axis for a in range(rank) for axis in (1 + a, 1 + rank + a)]
+    y = g.emit("transpose", (y,), {"perm": (0, *order, 1 + 2 * rank)})
+    whole = (batch, *(q * s for q, s in zip(spatial, strides, strict=True)), channels)
+    y = g.emit("reshape", (y,), {"shape": whole})
+    begin, (_, _, *made) = dims_of(n.attrs["pads_begin"]), n.output.type.shape
+    ends = (batch, *(b + d for b, d in zip(begin, made, strict=True)), channels)
+    starts = (to_dim(0), *begin, to_dim(0))
+    y = g.emit("slice", (y,), {"starts": starts, "ends": ends, "steps": (1,) * (2 + rank)})
+    return g.emit("transpose", (y,), {"perm": (0, 1 + rank, *range(1, 1 + rank))})
 
 
 def _placed(g: Editor, n: Node) -> str | None:
