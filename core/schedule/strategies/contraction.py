@@ -104,15 +104,20 @@ def rank_shapes(
         fma, loads = height * vectors, height + vectors
         return fma / max(fma, loads, busy, SUPPLY * vectors)
 
+    def taken(s: Shape, vectors: int) -> float:
+        """The time of so many vectors of columns for a row, the mean of those of all rows."""
+        tiles = _balanced(s.rows, rows)
+        whole = sum(n * height / efficiency(height, vectors) for height, n in tiles)
+        return vectors * whole / sum(n * height for height, n in tiles)
+
     def time(s: Shape) -> float:
-        height, _ = _heights(s.rows, rows)
         if columns is None:
-            return 1 / efficiency(height, s.vectors)
+            return taken(s, s.vectors) / s.vectors
         full, rest = divmod(columns, s.columns)
-        cost = full * s.vectors / efficiency(height, s.vectors)
+        cost = full * taken(s, s.vectors)
         tail = power(ceil(rest / s.lanes)) if rest else 0
         if rest:
-            cost += tail / efficiency(height, tail) + (SECOND_NEST if full else 0)
+            cost += taken(s, tail) + (SECOND_NEST if full else 0)
         return cost
 
     return tuple(sorted(shapes, key=lambda s: (round(time(s), 6), -s.vectors)))
@@ -151,6 +156,17 @@ def _heights(most: int, rows: int | None) -> tuple[int, bool]:
         return max(rows, 1), True
     exact = next(h for h in range(most, 0, -1) if rows % h == 0)
     return (exact, True) if rows // exact == ceil(rows / most) else (most, False)
+
+
+def _balanced(most: int, rows: int | None) -> tuple[tuple[int, int], ...]:
+    """The heights of the tiles that cover the rows, and how many there are of each: 7 rows by at most 6 are
+    tiles of 4 and 3, whose vectors of B serve few rows. One of the most where nobody knows the rows."""
+    height, exact = _heights(most, rows)
+    if rows is None or exact:
+        return ((height, 1),)
+    tiles = ceil(rows / height)
+    low, higher = divmod(rows, tiles)
+    return (low, tiles - higher), (low + 1, higher)
 
 
 def contraction(d: Draft, root: str) -> None:
