@@ -31,8 +31,8 @@ OF_WEIGHT_BYTE = 3
 """What a byte of a weight costs, in multiply-adds: a run reads it once, from memory, however many outputs
 share it (benchmarks/results/choices.md)."""
 MOST_TRANSFORMED_WEIGHT = 10 << 20
-"""Bytes of a weight for tiles of more than 2 where nobody knows how many outputs share it: 4 times the
-weight's own, which few tiles do not pay for."""
+"""Bytes of a weight for tiles of more than 2: 4 times the weight's own, which few tiles do not pay for, and
+many pay little for."""
 LOST = 2.0**-17
 """The most that an output may be off, of the largest of its channel. A plain sum of 4608 products
 loses a third of that (benchmarks/results/winograd.md); the tolerance of comparisons, 1e-5, is above it."""
@@ -135,7 +135,7 @@ def _transformed(
     for points, moved in ((4, costs.four), (6, costs.six)):
         tile = tuple(points - r + 1 if r > 1 else 1 for r in taps)
         size = prod(points if r > 1 else 1 for r in taps)
-        long = None in out[1:] and size * prod(shape[-2:]) * bytes_ > MOST_TRANSFORMED_WEIGHT
+        long = size * prod(shape[-2:]) * bytes_ > MOST_TRANSFORMED_WEIGHT
         fits = size <= MOST_TILE_ELEMENTS and not (max(tile) > 2 and long)
         if fits and min(m for m, r in zip(tile, taps, strict=True) if r > 1) > 1:
             found[tile] = _cost(tile, moved, shape, bytes_ * costs.weight_byte, out)

@@ -89,15 +89,15 @@ def test_nothing_is_copied_for_pads_of_nothing(extent: int | str, pads: int) -> 
 @pytest.mark.parametrize(
     ("channels", "extent", "wanted"),
     [
-        (256, 28, (4, 4)), (256, 14, (2, 2)), (512, 7, (2, 2)), (512, 28, (4, 4)), (256, 2, None),
-        (512, "H", (2, 2)),
+        (256, 28, (4, 4)), (256, 14, (2, 2)), (512, 7, (2, 2)), (512, 28, (2, 2)), (256, 2, None),
+        (256, "H", (4, 4)), (512, "H", (2, 2)),
     ],
 )
 def test_weights_that_few_outputs_share(
     channels: int, extent: int | str, wanted: tuple[int, int] | None
 ) -> None:
     """Where outputs are few, reading a larger weight takes longer than the products that it saves; where
-    nobody knows how many there are, only its size counts."""
+    nobody knows how many there are, and where it is very large, its size decides."""
     around = (to_dim(1),) * 2
     made = conv(extent=extent, channels=channels, made=channels, pads_begin=around, pads_end=around)
     assert tile_of(made) == wanted
