@@ -272,6 +272,20 @@ def _neon(name: str) -> Print:
     return emit
 
 
+def _pairs(product: str, added: str, sums: bool) -> Print:
+    """Products of bytes on Arm in 16 bits, whose neighbours are added to sums of 32; a lone word is in every
+    lane. product, added: LLVM's names of the two. sums: the second takes the sums, too."""
+
+    def emit(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+        left, right = (_as(s, s.b.splat(x, 4 if not x.lanes else x.lanes), "i8", 8) for x in (a, b))
+        products = s.b.call(f"llvm.{product}.v8i16", "i16", 8, left, right)
+        if sums:
+            return s.b.call(f"llvm.{added}.v4i32.v8i16", "i32", 4, c, products)
+        return s.binary("add", c, s.b.call(f"llvm.{added}.v4i32.v8i16", "i32", 4, products))
+
+    return emit
+
+
 def _as(s: Scalars, v: Value, elem: str, lanes: int) -> Value:
     return s.b.pure(f"bitcast {v.typed} to {type_text(elem, lanes)}", elem, lanes, v)
 
@@ -283,6 +297,10 @@ PRINT: Mapping[str, Print] = {
     "vpdpbusd.i8": _vpdpbusd_turned,
     "vpmaddwd": _vpmaddwd,
     "vpmaddwd.i8": _vpmaddwd_turned,
+    "smull": _pairs("aarch64.neon.smull", "aarch64.neon.saddlp", sums=False),
+    "umull": _pairs("aarch64.neon.umull", "aarch64.neon.uaddlp", sums=False),
+    "vmull.s8": _pairs("arm.neon.vmulls", "arm.neon.vpadals", sums=True),
+    "vmull.u8": _pairs("arm.neon.vmullu", "arm.neon.vpadalu", sums=True),
     **{name: _neon(name) for name in ("sdot", "udot", "usdot", "smmla", "ummla", "usmmla")},
 }
 """The first parts of a row's name -> its code."""

@@ -115,9 +115,10 @@ def _aarch64(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
 def _armv7(triple: str, cpu: str, text: str, flags: dict[str, bool]) -> Cpu:
     # vfp4 brings fused multiply-add and conversions of halves; without it fma would be libm calls.
     fused = flags.get("vfp4", cpu in ("cortex-a7", "cortex-a15", "cortex-a17"))
-    machine = replace(_NEON32, fma=fused) if flags.get("neon", True) else replace(
-        _NEON32, vector_bits=0, fma=fused
+    vectors = replace(_NEON32, instructions=arm.ROWS_32) if flags.get("neon", True) else replace(
+        _NEON32, vector_bits=0
     )
+    machine = replace(vectors, fma=fused)
     return Cpu(triple, cpu, machine, text, index_bits=32, half=False, rounding=False)
 
 

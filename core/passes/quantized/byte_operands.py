@@ -103,7 +103,7 @@ def _padded_conv(g: Editor, n: Node, depths: Depths) -> Ref | None:
     if depth is None or not n.attr("channels_last", False) or int(n.attr("group")) != 1:
         return None
     array = g.array(w)
-    if array is None or array.shape[-2] != depth - 1:
+    if array is None or array.shape[-2] != depth - 1 or depth < LEAST_PADDED:
         return None
     rank = g.type_of(x).rank
     zeros: tuple[Dim, ...] = (to_dim(0),) * rank
@@ -111,6 +111,10 @@ def _padded_conv(g: Editor, n: Node, depths: Depths) -> Ref | None:
     wide = g.emit("pad", (x,), {"before": zeros, "after": after, "mode": "constant"})
     more = np.pad(array, [(0, 1 if a == array.ndim - 2 else 0) for a in range(array.ndim)])
     return g.emit("conv", (wide, g.constant(more, w[1:]), *n.inputs[2:]), n.attrs)
+
+
+LEAST_PADDED = 3
+"""The depth from which on a byte fewer takes more loads."""
 
 
 def _padding(depths: Depths) -> Rule:
