@@ -1,8 +1,8 @@
 """Rows of Arm's NEON: multiply-adds of floats, products of pairs of bytes, dot products and tiles of bytes.
 
 Costs are those of the software optimization guides of the first core that has the instruction: Cortex-A72 for
-fmla, smull and smlal, Cortex-A76 for sdot and udot, Neoverse V1 for i8mm. Cores with fewer or more pipes have their
-own (PACES).
+fmla, smull and smlal, Cortex-A76 for sdot and udot, Neoverse V1 for i8mm. Cores with fewer or more pipes have
+their own (PACES).
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def test_products_of_packed_weights_on_each_level(name: str, cpu: Cpu) -> None:
             np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{env}")
 
 
-@pytest.mark.parametrize("row, features, word", [("sdot", "+dotprod", 4), ("smull", "", 2)])
+@pytest.mark.parametrize(("row", "features", "word"), [("sdot", "+dotprod", 4), ("smull", "", 2)])
 def test_products_of_packed_weights_on_arm(row: str, features: str, word: int, tmp_path: Path) -> None:
     """Fields of fewer than 8 bits are signed bytes as well, whose products have a row."""
     cpu = cpu_for(ARM64, "generic", features)

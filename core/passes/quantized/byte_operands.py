@@ -102,8 +102,10 @@ def _padded_conv(g: Editor, n: Node, depths: Depths) -> Ref | None:
     depth = depths.get((g.type_of(x).dtype, g.type_of(w).dtype))
     if depth is None or not n.attr("channels_last", False) or int(n.attr("group")) != 1:
         return None
+    if (depth - 1).bit_count() == 1:
+        return None  # one load takes a byte fewer, too
     array = g.array(w)
-    if array is None or array.shape[-2] != depth - 1 or depth < LEAST_PADDED:
+    if array is None or array.shape[-2] != depth - 1:
         return None
     rank = g.type_of(x).rank
     zeros: tuple[Dim, ...] = (to_dim(0),) * rank
@@ -111,10 +113,6 @@ def _padded_conv(g: Editor, n: Node, depths: Depths) -> Ref | None:
     wide = g.emit("pad", (x,), {"before": zeros, "after": after, "mode": "constant"})
     more = np.pad(array, [(0, 1 if a == array.ndim - 2 else 0) for a in range(array.ndim)])
     return g.emit("conv", (wide, g.constant(more, w[1:]), *n.inputs[2:]), n.attrs)
-
-
-LEAST_PADDED = 3
-"""The depth from which on a byte fewer takes more loads."""
 
 
 def _padding(depths: Depths) -> Rule:

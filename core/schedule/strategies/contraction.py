@@ -190,7 +190,7 @@ def contraction(d: Draft, root: str) -> None:
     rows = None if r.row is None else v.extent(r.row).const_or_none
     rows = 1 if r.row is None else rows
     wide = 1 if fit is None else lanes // meaning(fit.row).columns
-    run = lanes if not r.block and _in_runs(d.machine, v, r, fit) else 0
+    run = 0 if r.block else _run(d.machine, v, r, fit)
     shapes = register_shapes(d.machine, lanes, len(v.all_reduces()), _needs_pointers(v, r), wide, run)
     columns = v.extent(r.column).const_or_none
     if d.machine.has_lanes:
@@ -233,20 +233,20 @@ def _needs_pointers(v: View, r: Roles) -> bool:
     return False
 
 
-def _in_runs(machine: Machine, v: View, r: Roles, fit: Fit | None) -> bool:
-    """Whether steps of the innermost axis are neighbours of A that can be loaded together: floats, or the
-    words that an instruction takes one of at a time."""
+def _run(machine: Machine, v: View, r: Roles, fit: Fit | None) -> int:
+    """Steps of the innermost axis that are neighbours of A in one register: floats, or the words that an
+    instruction takes one of at a time. 0: they are none, or too few."""
     if not machine.lane_operands or not r.reduce.axes or len(v.all_reduces()) > 1:
-        return False
-    least = 2 * machine.lanes(v.bits)
+        return 0
     if fit is not None:
-        word = meaning(fit.row).rows == 1 and 8 * fit.depth == v.bits
-        return word and bool(fit.outer) and fit.extent // fit.depth >= least
-    last = r.reduce.axes[-1]
+        run = machine.lanes(8 * fit.depth)
+        word = meaning(fit.row).rows == 1 and bool(fit.outer)
+        return run if word and fit.extent // fit.depth >= 2 * run else 0
+    last, run = r.reduce.axes[-1], machine.lanes(v.bits)
     n = last.extent.const_or_none
     guards = {x for a in r.a for g in a.guard for e in (g.low, g.index, g.high) for x in e.symbols}
     near = all(v.stride(a, last.var) == 1 and a.dtype.is_float for a in r.a)
-    return near and last.var not in guards and (n is None or n >= least)
+    return run if near and last.var not in guards and (n is None or n >= 2 * run) else 0
 
 
 # ---------------------------------------------------------------- the right operand

@@ -18,8 +18,8 @@ from tests.core.passes.build import CONTEXT
 X86, ARM = "x86_64-linux", "aarch64-linux"
 MACHINES = {
     "none": Machine("none", 256, 16),
-    "a53": machine_for(ARM, "cortex-a53", ""),  # sums of one product only
-    "dotprod": machine_for(ARM, "cortex-a76", ""),  # i8 by i8, u8 by u8
+    "pairs": machine_for(ARM, "cortex-a53", ""),  # i8 by i8, u8 by u8, two at a time
+    "dotprod": machine_for(ARM, "cortex-a76", ""),  # the same, four at a time
     "i8mm": machine_for(ARM, "cortex-x2", ""),  # and u8 by i8
     "sse": machine_for(X86, "x86-64-v2", ""),  # u8 by i8
     "avx2": machine_for(X86, "x86-64-v3", ""),
@@ -41,7 +41,7 @@ def changed(run: object, form: str, machine: str) -> bool:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("form", [PRODUCT, CONV.replace("{}]", "6]").replace("3, {}", "3, 6")])
 def test_bytes_are_signed_where_only_signed_ones_have_a_row(form: str, machine: str) -> None:
-    assert changed(signs, form.format("u8"), machine) == (machine == "dotprod")
+    assert changed(signs, form.format("u8"), machine) == (machine in {"pairs", "dotprod"})
     assert not changed(signs, form.format("i8"), machine)
 
 
@@ -50,8 +50,9 @@ FILLED = {
     ("i8", 3): {"dotprod", "i8mm"},
     ("u8", 7): {"eight"},
     ("u8", 4): set[str](),
+    ("i8", 1): set[str](),
 }
-"""(the bytes, how many channels) -> the machines with a row whose depth is one more."""
+"""(the bytes, how many channels) -> the machines with a row whose depth is one more, which saves a load."""
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -66,7 +67,8 @@ NBITS = (
     "matmul_nbits(reshape(dequantize_blocks(x, t, axis=2, block=16), shape=(N, 32)), q, s, bits={}, block=16)"
 )
 X86_MACHINES = {"sse", "avx2", "avx512"}
-IN_WORDS = {2: {*X86_MACHINES, "dotprod", "i8mm"}, 4: {*X86_MACHINES, "dotprod", "i8mm"}, 8: X86_MACHINES}
+SIGNED_MACHINES = {*X86_MACHINES, "pairs", "dotprod", "i8mm"}
+IN_WORDS = {2: SIGNED_MACHINES, 4: SIGNED_MACHINES, 8: X86_MACHINES}
 """Bits of packed weights -> the machines with a row for i8 times their bytes, or times fields of these."""
 
 
