@@ -118,6 +118,34 @@ def test_products_of_bytes_on_each_level(name: str, cpu: Cpu) -> None:
             np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{env}")
 
 
+BOTH_GIVEN = """
+kernel @t(m: dim in 0..*, a: u8[2, {rows}, {k}], b: i8[2, {b}]) -> (y: i32[2, {rows}, {n}]) {{
+  serial h in 2 {{ serial i in {rows} {{ serial j in {n} {{
+    y[h, i, j] = sum k in {k} {{ cast:i32(a[h, i, k]) * cast:i32(b[h, {at}]) }}
+  }} }} }}
+}}"""
+
+
+@pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
+@pytest.mark.parametrize("along", ["rows", "columns"])
+@pytest.mark.parametrize(("rows", "few"), [("m", False), ("40", False), ("9", True)])
+def test_products_of_two_given_factors(along: str, rows: str, few: bool, cpu: Cpu) -> None:
+    """The right one is copied in words; few rows are worth that where its terms lie in words."""
+    k, n = 30, 100
+    b, at = (f"{k}, {n}", "k, j") if along == "rows" else (f"{n}, {k}", "j, k")
+    naive = parse_kernel(BOTH_GIVEN.format(rows=rows, k=k, n=n, b=b, at=at))
+    d = draft(naive, cpu.machine)
+    verify_kernel(d.kernel, "scheduled", machine=cpu.machine)
+    deep = [r for r in cpu.machine.instructions if r.name.startswith(("vpdpbusd", "vpmaddwd"))]
+    assert ("replace" in d.kernel.schedule) == (bool(deep) and not (few and along == "rows"))
+    code = jit(d.kernel, cpu)
+    for seed, env in enumerate(ENVS):
+        given = arrays(naive, env, seed)
+        (want,) = run_kernel(naive, env, given)
+        for (got,) in (run_kernel(d.kernel, env, given), code(given, env)):
+            np.testing.assert_array_equal(got, want, err_msg=f"{env}")
+
+
 ARM64, ARM32 = "aarch64-unknown-linux-gnu", "armv7-unknown-linux-gnueabihf"
 BOARDS = {
     ARM64: (("-target", "aarch64-linux-none"), ("qemu-aarch64-static", "-cpu", "max")),

@@ -178,7 +178,7 @@ def contraction(d: Draft, root: str) -> None:
     if v.extent(r.column) == 0:
         raise ScheduleError("contraction", "nothing to compute")
     v, r = collapsed(d, v, r)
-    fit = None if r.block else fitting(d, v, r)
+    fit = fitting(d, v, r) if not r.block and _words_pay(d, v, r) else None
     if fit is not None:
         d.do("deepen", fit.axis, fit.depth, fit.outer, fit.inner)
         v, r = again(d, v)
@@ -252,6 +252,14 @@ def _run(machine: Machine, v: View, r: Roles, fit: Fit | None) -> int:
 # ---------------------------------------------------------------- the right operand
 
 
+def _words_pay(d: Draft, v: View, r: Roles) -> bool:
+    """Whether B may be brought into words of an instruction: once, or in every run. Where its terms do not lie
+    next to each other that takes a good part of the product of few rows (benchmarks/results/choices.md)."""
+    n = None if r.row is None else v.extent(r.row).const_or_none
+    few = n is not None and n < FEW_ROWS and v.stride(r.b, r.column) == 1
+    return r.b.buffer in d.constants or (r.row is not None and not few)
+
+
 def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool:
     """Bring B into panels when that pays; True when B then has zeros after its last column."""
     if r.beside:
@@ -267,7 +275,7 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
         _pack(d, b.buffer, panel_spec(b, r, axes[0], width, shape.fit))
         return True
     few = rows is not None and rows < FEW_ROWS
-    if v.stride(b, r.column) == 1:
+    if shape.fit is None and v.stride(b, r.column) == 1:
         symbolic = not v.extent(r.column).is_const and not d.machine.masked
         far = FAR_MANY if rows is not None and rows >= MANY_ROWS else FAR
         ways = {"in place": False, "in panels": True}
@@ -281,7 +289,7 @@ def _layout(d: Draft, v: View, r: Roles, shape: Shape, rows: int | None) -> bool
         return False
     name = d.fresh(f"{b.buffer}.panels")
     d.do("stage", b.buffer, str(panel_spec(b, r, axes[0], shape.columns, shape.fit)), name)
-    _schedule_copy(d, name)
+    _schedule_copy(d, name, shape.fit is not None and v.stride(b, r.column) == 1)
     return True
 
 
@@ -356,15 +364,20 @@ def _step(v: View, r: Roles) -> int:
     return step.const * r.b.dtype.bytes if step is not None and step.is_const else 0
 
 
-def _schedule_copy(d: Draft, name: str) -> None:
-    """Panels are filled in parallel, a row of each at a time."""
+def _schedule_copy(d: Draft, name: str, words_of_rows: bool) -> None:
+    """Panels are filled in parallel, a row of each at a time, or the rows of a word where these are what
+    memory has next to each other."""
     scratch = d.kernel.buffers()[name]
     names = [f"{name}.{i}" for i in range(len(scratch.shape))]
     kept = [n for n in names if find(d.kernel, n) is not None]
     for n in kept[:-2]:
         d.do("bind", n, "group")
-    if len(kept) == len(names):
-        d.do("bind", names[-1], "vector")
+    if len(kept) < len(names):
+        return
+    if words_of_rows:
+        d.do("order", (names[-1], names[-2]))
+        d.do("unroll", names[-1])
+    d.do("bind", names[-2] if words_of_rows else names[-1], "vector")
 
 
 # ---------------------------------------------------------------- panels and tiles

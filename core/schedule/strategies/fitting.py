@@ -32,11 +32,11 @@ class Fit:
 
 def fitting(d: Draft, v: View, r: Roles) -> Fit | None:
     """The cheapest row for the product; None where computing element by element is cheapest, or where the
-    operands do not lie as a row wants them: B constant, so that it can be packed, and A contiguous along an
-    axis of constant extent."""
+    operands do not lie as a row wants them: A contiguous along an axis of constant extent, and a constant
+    number of columns."""
     loads = _loads(r)
     columns = v.extent(r.column)
-    if loads is None or len(v.reduces()) > 1 or r.b.buffer not in d.constants or not columns.is_const:
+    if loads is None or len(v.reduces()) > 1 or not columns.is_const:
         return None
     a, b = loads
     axis = next((x for x in r.reduce.axes if _contiguous(v, a, b, x.var)), None)
