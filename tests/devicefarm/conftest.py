@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import adbd as adbd_rig
 import rig
 
-from smelt.devicefarm.qemu_board import BoardMachine
+from smelt.devicefarm.budget import Budget
+from smelt.devicefarm.qemu_board import BoardMachine, QemuBoardTransport
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +54,16 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoardMachine]:
     """A machine that runs; others who name its folder share it."""
     with rig.start_board(tmp_path_factory.mktemp("board") / "machine") as machine:
         yield machine
+
+
+@pytest.fixture(scope="session")
+def stored_on_board(board: BoardMachine, arm64_bundle: Path) -> str:
+    """The root of a store on the board that has the bundle."""
+    root = "/root/stored"
+    transport = QemuBoardTransport("board", BoardMachine("board", folder=board.folder), root=root)
+    transport.deploy(arm64_bundle, Budget())
+    transport.close()
+    return root
 
 
 @pytest.fixture(scope="session")

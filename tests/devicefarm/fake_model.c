@@ -24,7 +24,7 @@ int usleep(unsigned);
 size_t strlen(const char *);
 
 enum { FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD_OUTPUT, SLOW_RESET,
-       DAEMON };
+       DAEMON, SLEEP };
 enum { RESET_US = 20000 };
 
 struct smelt_session {
@@ -135,6 +135,7 @@ static smelt_status misbehave(smelt_session *s, int mode) {
     case SEGFAULT: *(volatile int *)(uintptr_t)(0x40 + zero) = 1; break;
     case ABORT: abort();
     case SPIN: for (;;) zero++; break;
+    case SLEEP: for (;;) usleep(100000); break; /* as long, for tests of seconds */
     case PRINT: printf("hello from the model\n"); fflush(NULL); write(2, "and from stderr\n", 16); break;
     case EAT: for (size_t i = 0; i < 4096; i++) { /* up to 4 GiB, touched */
         char *p = malloc(1 << 20);

@@ -110,8 +110,12 @@ def _ssh(request: pytest.FixtureRequest, tmp: Path, server: str = "sshd") -> Pla
 
 
 def _board(request: pytest.FixtureRequest, tmp: Path) -> Place:
+    """With a store of its own, a copy of one that has the bundle: to send it takes its processor a second."""
     machine = BoardMachine("board", folder=request.getfixturevalue("board").folder)
     transport = QemuBoardTransport("board", machine, root=f"/root/{tmp.name}")
+    stored = request.getfixturevalue("stored_on_board")
+    copied = transport.execute(["cp", "-a", stored, f"/root/{tmp.name}"], Budget(LIMITS))
+    assert copied.code == 0, copied
     return Place(transport, request.getfixturevalue("arm64_bundle"), "aarch64")
 
 

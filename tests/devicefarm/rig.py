@@ -7,23 +7,25 @@ from __future__ import annotations
 import getpass
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 from installed import preload_path, program_path, system_folder
+from made_once import made_once, program_and_age
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.qemu_board import BoardMachine
 from smelt.devicefarm.ssh import SshAddress
-from smelt.targets.platform import parse_target
+from smelt.targets.platform import parse_target, zig_directory
 from smelt.targets.toolchain import build_runner
 
 HERE = Path(__file__).parent
@@ -44,20 +46,33 @@ def need(condition: object, what: str) -> None:
         pytest.skip(what)
 
 
+def _copied(build: Callable[[Path], object], out: Path, *words: str) -> Path:
+    """A bundle at `out`, copied from one that is built once for all processes."""
+    makers = (program_and_age(program_path("gcc")), str(zig_directory()), str(SYSROOT))
+    made = made_once(
+        lambda folder: build(folder / "bundle"), *words, *makers, Path(__file__), HERE, RUNTIME
+    )
+    shutil.copytree(made / "bundle", out, dirs_exist_ok=True)
+    return out
+
+
 def build_native(out: Path, *, static: bool = False) -> Path:
     """A bundle for this machine: gcc's dynamic runner and libmodel.so, or one static program."""
     need(program_path("gcc"), "needs a C compiler: apt-get install gcc libc6-dev")
-    out.mkdir(parents=True, exist_ok=True)
+    return _copied(partial(_native, static=static), out, "static" if static else "native")
+
+
+def _native(out: Path, static: bool) -> None:
+    out.mkdir()
     cc = ["gcc", "-std=c11", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", f"-I{RUNTIME}"]
     model = str(HERE / "fake_model.c")
     quiet = ["-Wno-unused-result", "-Wno-builtin-declaration-mismatch", "-Wno-infinite-recursion"]
     if static:
         both = ["-DSMELT_STATIC", "-DSMELT_PREFIX=model", *RUNNER, model]
         run([*cc, *quiet, "-static", *both, "-o", str(out / "smelt_run")])
-        return out
+        return
     run([*cc, *quiet, "-shared", "-fPIC", model, "-o", str(out / "libmodel.so")])
     run([*cc, *RUNNER, "-o", str(out / "smelt_run")])
-    return out
 
 
 def zig() -> list[str]:
@@ -79,9 +94,15 @@ def build_arm64(
     library_names 'android': libmodel.so asks for libc.so and libdl.so by bionic's names, as an
     Android build does.
     """
+    found = (SYSROOT / "lib" / "libc.so.6").exists()
+    need(found, "needs an arm64 libc: apt-get install libc6-dev-arm64-cross")
+    build = partial(_arm64, target=target, library_names=library_names)
+    return _copied(build, out, "arm64", target, library_names)
+
+
+def _arm64(out: Path, target: str, library_names: str) -> None:
     lib = SYSROOT / "lib"
-    need((lib / "libc.so.6").exists(), "needs an arm64 libc: apt-get install libc6-dev-arm64-cross")
-    out.mkdir(parents=True, exist_ok=True)
+    out.mkdir()
     flags = [
         "-c",
         "-O1",
@@ -109,7 +130,6 @@ def build_arm64(
     run(
         [*link, "-shared", "-soname", "libmodel.so", "-o", str(out / "libmodel.so"), model, *needed]
     )
-    return out
 
 
 def build_bionic(out: Path) -> Path:

@@ -23,7 +23,7 @@ from smelt.devicefarm.transport import Transport
 
 LIMITS = StepLimits(connect=100, load=100, run=100, output=100, grace=5, total=600)
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-FINE, SPIN = np.int32(0), np.int32(3)
+FINE, SLEEP = np.int32(0), np.int32(16)
 MIB = 1 << 20
 
 

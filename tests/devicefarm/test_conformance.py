@@ -33,8 +33,8 @@ from smelt.devicefarm.verdict import Verdict, verdict_of_error
 
 (
     FINE, SEGFAULT, ABORT, SPIN, PRINT, EAT, LEAVE, REFUSE, FLOOD, NAP, OVERFLOW, GRANDCHILD, SCRIBBLE, BAD,
-    SLOW_RESET, DAEMON,
-) = range(16)  # fmt: skip
+    SLOW_RESET, DAEMON, SLEEP,
+) = range(17)  # fmt: skip
 RESET_NS = 20_000_000
 """What a reset takes after a SLOW_RESET."""
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -323,7 +323,7 @@ def test_what_a_model_forks_away_is_ended(place: Place, then: str) -> None:
             client.reset()
         elif then != "close":
             with pytest.raises(RunnerError):
-                client.run([X, mode(ABORT if then == "crash" else SPIN)])
+                client.run([X, mode(ABORT if then == "crash" else SLEEP)])
         if then != "close":
             assert all(place.gone(pid, 0.1) for pid in daemons)  # by now, not some time later
     assert all(place.gone(pid) for pid in daemons)
@@ -357,7 +357,7 @@ def test_slow_host_keeps_its_runner(place: Place) -> None:
         assert np.array_equal(client.run([X, mode(FINE)]).outputs["y"], 2 * X)
         threading.Timer(4, _cancel, (client, client._job + 3)).start()
         with pytest.raises(RunnerError, match="cancelled"):
-            client.run([X, mode(SPIN)])
+            client.run([X, mode(SLEEP)])
 
 
 def test_stopped_host_loses_its_runner(place: Place) -> None:

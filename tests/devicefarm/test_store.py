@@ -20,7 +20,7 @@ import proxy
 import pytest
 import rig
 from processes import children, lives
-from stored import BOARDS, FINE, LIMITS, LINKED, MIB, SPIN, Board, X, with_weights
+from stored import BOARDS, FINE, LIMITS, LINKED, MIB, SLEEP, Board, X, with_weights
 
 from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
@@ -458,7 +458,7 @@ def test_link_that_fails_during_a_run_is_named(linked: Board, how: str) -> None:
             assert client.facts is not None
             threading.Timer(0.5, link.cut if how == "cut" else link.stalled.set).start()
             with pytest.raises(SmeltError) as caught:
-                client.run([X, SPIN])
+                client.run([X, SLEEP])
             wanted = Verdict.LINK_LOST if how == "cut" else Verdict.LINK_STALLED
             assert verdict_of_error(caught.value) is wanted, caught.value
             assert "board" in str(caught.value)

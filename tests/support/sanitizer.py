@@ -34,6 +34,7 @@ import extents
 import numpy as np
 import onnx
 from installed import program_path
+from made_once import made_once, program_and_age
 
 import smelt.compiler as compiler
 from smelt.core.diag import SmeltError
@@ -104,14 +105,14 @@ class Workshop:
         files = [p for p in sorted(runtime_dir().glob("*.c")) if p.stem not in ("crt", "runner")]
         flags = ["-std=gnu11", "-g", "-O0", "-fPIC", "-DSMELT_TEST_ALLOC", f"-DSMELT_MAX_ROUNDS={ROUNDS}"]
         flags.append("-DSMELT_PREFIX=model")
-        for p in files:
-            self.objects.append(self._compile(p, *flags, f"-I{runtime_dir()}", *CHECKED))
-        self.objects.append(self._compile(source, "-O0", "-fPIC"))
-
-    def _compile(self, source: Path, *flags: str) -> str:
-        made = self.folder / f"{source.stem}.o"
-        subprocess.run([str(GCC), *flags, "-c", str(source), "-o", str(made)], check=True)
-        return str(made)
+        command = [str(GCC), *flags, f"-I{runtime_dir()}", *CHECKED, "-c", *map(str, files)]
+        made = made_once(
+            lambda folder: subprocess.run(command, check=True, cwd=folder),
+            *command, program_and_age(GCC), runtime_dir(),
+        )  # fmt: skip
+        allocator = self.folder / "allocator.o"
+        subprocess.run([str(GCC), "-O0", "-fPIC", "-c", str(source), "-o", str(allocator)], check=True)
+        self.objects += [*map(str, sorted(made.glob("*.o"))), str(allocator)]
 
     def library(self, ir: str, out: Path) -> None:
         """libmodel.so of LLVM IR, in which every load and store is checked."""

@@ -1,10 +1,14 @@
-"""Hypothesis strategies: dims, expressions, kernels (for text and runnable ones), modules."""
+"""Hypothesis strategies: dims, expressions, kernels (for text and runnable ones), modules.
+
+Each is made once: to make and to check one takes longer than to draw from it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -46,6 +50,7 @@ FLOATS = st.one_of(
 )
 
 
+@cache
 def dims(names: tuple[str, ...] = SYMBOLS) -> st.SearchStrategy[Dim]:
     """Index expressions of every form over these symbols."""
     leaf = st.one_of(st.sampled_from(names).map(sym), INTS.map(to_dim))
@@ -67,6 +72,7 @@ def dims(names: tuple[str, ...] = SYMBOLS) -> st.SearchStrategy[Dim]:
 # ---------------------------------------------------------------- trees of any shape (text only)
 
 
+@cache
 def _seq(x: st.SearchStrategy[T], low: int = 0, high: int = 3) -> st.SearchStrategy[tuple[T, ...]]:
     return st.lists(x, min_size=low, max_size=high).map(tuple)
 
@@ -85,28 +91,39 @@ def constants(draw: st.DrawFn) -> Const:
     return Const(draw(st.booleans()) if dtype == bool_ else draw(INTS), dtype)
 
 
+@cache
+def _or_none(inner: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
+    return st.none() | inner
+
+
+FUNCTIONS = st.sampled_from(sorted(INTRINSICS))
+REDUCTIONS = st.sampled_from(("sum", "max", "min", "prod", "any", "all", "argmax", "argmin"))
+AXES = _seq(st.builds(Axis, NAMES, dims()), 0, 2)
+
+
 @st.composite
 def loads(draw: st.DrawFn, inner: st.SearchStrategy[Expr]) -> Load:
-    other = draw(st.none() | inner)
+    other = draw(_or_none(inner))
     return Load(draw(BUFFERS), draw(_seq(dims(), 0, 2)), draw(TYPES), draw(GUARDS), other)
 
 
 @st.composite
 def calls(draw: st.DrawFn, inner: st.SearchStrategy[Expr]) -> Call:
-    fn = draw(st.sampled_from(sorted(INTRINSICS)))
+    fn = draw(FUNCTIONS)
     n = INTRINSICS[fn].arity
-    args = draw(st.lists(inner, min_size=n, max_size=n).map(tuple))
-    return Call(fn, args, draw(st.one_of(st.just(args[0].dtype), TYPES)))
+    args = draw(_seq(inner, n, n))
+    return Call(fn, args, args[0].dtype if draw(st.booleans()) else draw(TYPES))
 
 
 @st.composite
 def reduces(draw: st.DrawFn, inner: st.SearchStrategy[Expr]) -> Reduce:
-    kind = draw(st.sampled_from(("sum", "max", "min", "prod", "any", "all", "argmax", "argmin")))
-    axes = draw(_seq(st.builds(Axis, NAMES, dims()), 0, 2))
+    kind = draw(REDUCTIONS)
+    axes = draw(AXES)
     last = kind.startswith("arg") and draw(st.booleans())
     return Reduce(cast(Any, kind), axes, draw(inner), draw(TYPES), last)
 
 
+@cache
 def exprs() -> st.SearchStrategy[Expr]:
     """Expressions that print, whether or not they make sense."""
     leaf: st.SearchStrategy[Expr] = st.one_of(
@@ -120,6 +137,7 @@ def exprs() -> st.SearchStrategy[Expr]:
     return st.recursive(leaf, grow, max_leaves=5)
 
 
+@cache
 def buffers(spaces: tuple[str, ...]) -> st.SearchStrategy[Buffer]:
     return st.builds(Buffer, BUFFERS, TYPES, _seq(dims(), 0, 2), st.sampled_from(cast(Any, spaces)))
 
@@ -129,6 +147,7 @@ LEVELS = ("unit", "group", "lane", "vector", "serial", "unroll")
 SIZES = st.sampled_from([(12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1), (64, 16, 8, 4, 1), (1,), (5, 4, 1)])
 
 
+@cache
 def stmts() -> st.SearchStrategy[Stmt]:
     """Statements that print, whether or not they make sense."""
     accumulate = st.sampled_from([None, "add", "mul", "max", "min", "fma"])
@@ -150,11 +169,13 @@ def stmts() -> st.SearchStrategy[Stmt]:
     return st.recursive(leaf, grow, max_leaves=3)
 
 
+@cache
 def dim_params() -> st.SearchStrategy[DimParam]:
     high = st.none() | st.integers(10, 99)
     return st.builds(DimParam, NAMES, st.integers(0, 9), high, st.integers(1, 8))
 
 
+@cache
 def kernels() -> st.SearchStrategy[Kernel]:
     """Kernels that print, whether or not they make sense."""
     own = _seq(buffers(SPACES), 0, 2)
@@ -165,11 +186,13 @@ def kernels() -> st.SearchStrategy[Kernel]:
     )  # fmt: skip
 
 
+@cache
 def asked() -> st.SearchStrategy[Buffer]:
     """Outputs whose lines are asked for before they are written."""
     return st.builds(replace, buffers(SPACES), ahead=st.sampled_from([64, 1024]))
 
 
+@cache
 def laid() -> st.SearchStrategy[Buffer]:
     """Inputs that are weights in a layout."""
     specs = st.sampled_from(["(1/32, 0, 1%32)", "(0)", "(1, 0)"]).map(parse_spec)
@@ -181,6 +204,7 @@ def laid() -> st.SearchStrategy[Buffer]:
 # ---------------------------------------------------------------- modules
 
 
+@cache
 def attrs() -> st.SearchStrategy[Any]:
     leaf = st.one_of(
         st.none(), st.booleans(), st.integers(), FLOATS, TEXTS, dims(), TYPES,
@@ -201,11 +225,13 @@ def weights(draw: st.DrawFn) -> Weight:
     return Weight("@" + draw(TEXTS), dtype, shape, data, origin=draw(TEXTS))
 
 
+@cache
 def values() -> st.SearchStrategy[Value]:
     types = st.builds(TensorType, TYPES, _seq(dims(), 0, 3))
     return st.builds(Value, TEXTS.map(lambda x: "%" + x), types, TEXTS)
 
 
+@cache
 def refs() -> st.SearchStrategy[str]:
     return st.one_of(TEXTS.map(lambda x: "%" + x), TEXTS.map(lambda x: "@" + x))
 
@@ -214,6 +240,7 @@ OPS = st.sampled_from(("add", "region", "graph", "check", "f32", "topk", "dim", 
 KEYS = st.sampled_from(("axis", "shape", "to", "dim", "in"))
 
 
+@cache
 def graphs(depth: int = 1) -> st.SearchStrategy[Graph]:
     """Graphs that print, whether or not they make sense."""
     regions = _seq(graphs(depth - 1), 0, 2) if depth else st.just(())
@@ -225,7 +252,7 @@ def graphs(depth: int = 1) -> st.SearchStrategy[Graph]:
     @st.composite
     def graph(draw: st.DrawFn) -> Graph:
         outputs = draw(_seq(refs()))
-        names = draw(st.just(()) | st.tuples(*(TEXTS for _ in outputs)))
+        names = draw(_seq(TEXTS, len(outputs), len(outputs))) if draw(st.booleans()) else ()
         return Graph(draw(TEXTS), draw(_seq(values())), draw(_seq(nodes)), outputs, names)
 
     return graph()
@@ -235,6 +262,7 @@ def _named(items: tuple[Any, ...]) -> MappingProxyType[str, Any]:
     return MappingProxyType({x.name: x for x in items})
 
 
+@cache
 def modules() -> st.SearchStrategy[Module]:
     """Modules that print, whether or not they make sense."""
     high = st.none() | st.integers(0, 999)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 from boards import HAS_VULKAN, NO_VULKAN
 from installed import program_path
 from kernel_data import bordered, memories, outputs
+from made_once import made_once, program_and_age
 
 from smelt.core.ir.groups import group_count
 from smelt.core.ir.kernel import Kernel
@@ -39,13 +38,14 @@ def library() -> ctypes.CDLL:
     if gcc is None:
         pytest.skip("no gcc to build the driver alone: apt install gcc libc6-dev")
     sources = [HARNESS, DRIVERS["vulkan"], *(runtime_dir() / f"{n}.c" for n in ("cache", "faults"))]
-    folder = DRIVERS["vulkan"].parent
-    text = b"".join(p.read_bytes() for p in (*sources, *sorted(folder.glob("*.h"))))
-    out = Path(tempfile.mkdtemp(prefix="smelt-vulkan-")) / f"{hashlib.sha256(text).hexdigest()[:16]}.so"
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fPIC", "-shared"]
     flags += ["-DSMELT_STATIC", f"-I{runtime_dir()}"]
-    subprocess.run([gcc, *flags, *map(str, sources), "-o", str(out), "-ldl"], check=True)
-    lib = ctypes.CDLL(str(out))
+    command = [gcc, *flags, *map(str, sources), "-o", "driver.so", "-ldl"]
+    made = made_once(
+        lambda folder: subprocess.run(command, check=True, cwd=folder),
+        *command, program_and_age(gcc), HARNESS.parent, DRIVERS["vulkan"].parent, runtime_dir(),
+    )  # fmt: skip
+    lib = ctypes.CDLL(str(made / "driver.so"))
     for name in _POINTERS:
         getattr(lib, name).restype = ctypes.c_void_p
     lib.h_cache_hits.restype = ctypes.c_uint64

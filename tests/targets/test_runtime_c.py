@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
-import shutil
 import struct
 import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 from boards import HAS_OPENCL, NO_OPENCL, needs_opencl
 from installed import library_name, program_path
+from made_once import made_once, program_and_age
 
 from smelt.targets.platform import DRIVERS
 from smelt.targets.toolchain import runtime_dir
@@ -56,12 +54,14 @@ def build(folder: Path, *flags: str, parts: tuple[str, ...] = ("model.c", "probe
 @cache
 def runtime_objects(flags: tuple[str, ...]) -> list[str]:
     """The object files of the runtime and its drivers, made once per set of flags."""
-    folder = tempfile.mkdtemp(prefix="smelt-runtime-c-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     sources = [p for p in runtime_dir().glob("*.c") if p.stem != "crt" and not p.stem.startswith("runner")]
     command = [*COMPILER, *flags, "-c", *map(str, (*sources, *DRIVERS.values()))]
-    subprocess.run(command, check=True, cwd=folder)
-    return sorted(map(str, Path(folder).glob("*.o")))
+    folders = {runtime_dir(), *(driver.parent for driver in DRIVERS.values())}
+    made = made_once(
+        lambda folder: subprocess.run(command, check=True, cwd=folder),
+        *command, program_and_age(GCC), *sorted(folders),
+    )  # fmt: skip
+    return sorted(map(str, made.glob("*.o")))
 
 
 def run(program: Path, *args: object, **env: str) -> str:
