@@ -7,6 +7,7 @@ Times are nanoseconds per run. No sample is dropped: outliers are counted, drift
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -202,6 +203,16 @@ def drift(samples: Sequence[float]) -> float:
     return (last - first) / first if first > 0 else 0.0
 
 
+def rises_less_falls(samples: Sequence[float]) -> int:
+    """Of all pairs, how many rise, less how many fall."""
+    score = 0
+    before: list[float] = []
+    for x in samples:
+        score += bisect_left(before, x) - (len(before) - bisect_right(before, x))
+        insort(before, x)
+    return score
+
+
 def mann_kendall_p(samples: Sequence[float]) -> float:
     """Two-sided p of the Mann-Kendall trend test (normal approximation, ties corrected); 1 below 8 samples.
 
@@ -215,11 +226,7 @@ def mann_kendall_p(samples: Sequence[float]) -> float:
         n = TREND_BLOCKS
     if n < 8:
         return 1.0
-    score = sum(
-        (samples[j] > samples[i]) - (samples[j] < samples[i])
-        for i in range(n)
-        for j in range(i + 1, n)
-    )
+    score = rises_less_falls(samples)
     ties: dict[float, int] = {}
     for x in samples:
         ties[x] = ties.get(x, 0) + 1

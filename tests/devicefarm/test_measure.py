@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from smelt.devicefarm.measure import (
     median_interval,
     outlier_count,
     quantile,
+    rises_less_falls,
     summarize,
     sustained,
 )
@@ -106,6 +108,13 @@ def test_mann_kendall_against_all_orders() -> None:
     assert mann_kendall_p(list(map(float, range(8)))) < 0.002
     assert mann_kendall_p([1.0] * 50) == 1.0
     assert mann_kendall_p([1.0, 2.0]) == 1.0
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 9), max_size=20))
+def test_rises_and_falls_are_counted_pair_by_pair(samples: list[int]) -> None:
+    wanted = sum((b > a) - (b < a) for a, b in combinations(samples, 2))
+    assert rises_less_falls(samples) == wanted
 
 
 @settings(max_examples=40)
