@@ -82,9 +82,10 @@ report: $(READY)
 
 # ---- proving ----
 
+# BLAS has one thread in each: its others would wait for work by turning in circles
 test: $(READY)
 	@.ci/emulators --quiet || true
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=12 $(test)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=12 $(test)
 
 # a device of its own kind each: what is not there is skipped, and the summary says so
 test-gpu: $(READY)
