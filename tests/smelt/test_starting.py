@@ -109,8 +109,9 @@ print(done.returncode, used.ru_utime + used.ru_stime)
 
 
 def processor_time(folder: Path, *words: str) -> float:
-    """Seconds of a processor that a Python program and all that it starts take."""
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    """Seconds of a processor that a Python program and all that it starts take, as users start it."""
+    ours = ("PYTHONDONTWRITEBYTECODE", "OPENBLAS_NUM_THREADS")
+    env = {k: v for k, v in os.environ.items() if k not in ours}
     env |= {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "SMELT_CACHE": str(folder / "cache")}
     asked = [sys.executable, "-P", "-c", TIMED, *words]
     said = subprocess.run(asked, cwd=folder, env=env, capture_output=True, text=True, check=True).stdout
