@@ -253,8 +253,8 @@ def _run(machine: Machine, v: View, r: Roles, fit: Fit | None) -> int:
 
 
 def _words_pay(d: Draft, v: View, r: Roles) -> bool:
-    """Whether B may be brought into words of an instruction: once, or in every run. Where its terms do not lie
-    next to each other that takes a good part of the product of few rows (benchmarks/results/choices.md)."""
+    """Whether B may be brought into words of an instruction: once, or in every run. Where its terms do not
+    lie next to each other that takes longer than what few rows gain (benchmarks/results/choices.md)."""
     n = None if r.row is None else v.extent(r.row).const_or_none
     few = n is not None and n < FEW_ROWS and v.stride(r.b, r.column) == 1
     return r.b.buffer in d.constants or (r.row is not None and not few)
