@@ -46,9 +46,25 @@ def test_nearest_at_tensorflow_centres(sizes: list[int], nearest: str) -> None:
         agree(m, {"x": np.random.default_rng(1).random(shape, np.float32)})
 
 
+@pytest.mark.parametrize(("operator", "opset"), [("Upsample", 9), ("Resize", 10)])
+def test_old_nearest_rounds_each_axis_by_its_own_scale(operator: str, opset: int) -> None:
+    """Up where an axis shrinks, down where it grows, also where only the run knows the scales."""
+    nodes = [node(operator, ["x", "s"], ["y"], mode="nearest")]
+    x = np.random.default_rng(1).random((1, 2, 5, 7), np.float32)
+    image: tuple[str, list[int | str | None]] = ("f32", [1, 2, "h", "w"])
+    for factors in ([1, 1, 0.6, 1.7], [1, 1, 2, 0.5], [1, 1, 0.4, 0.7], [1, 1, 2, 3]):
+        if operator == "Upsample" and min(factors) < 1:
+            continue  # ONNX Runtime takes none that shrinks
+        scales = np.array(factors, np.float32)
+        agree(model(nodes, {"x": image}, {"y": "f32"}, {"s": scales}, opset=opset), {"x": x})
+        m = model(nodes, {"x": image, "s": ("f32", [4])}, {"y": "f32"}, opset=opset)
+        agree(m, {"x": x, "s": scales})
+
+
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
+        ("nearest_mode", "ceil_of_smaller", "'ceil_of_smaller' is none of floor, ceil"),
         ("coordinate_transformation_mode", "middle", "'middle' is none of half_pixel, asymmetric"),
         ("nearest_mode", "up", "nearest_mode 'up' is none of floor, ceil"),
     ],

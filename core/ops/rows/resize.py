@@ -191,12 +191,24 @@ NEAREST: dict[str, Callable[[Expr], Expr]] = {
     "round_prefer_floor": lambda p: _rounded(p, TIE_BELOW, "gt"),
     "round_prefer_ceil": lambda p: _rounded(p, 0.5 - TIE, "ge"),
 }
+BY_SCALE = "ceil_of_smaller"
+"""The nearest_mode of Upsample, and of Resize before opset 11: an axis that becomes smaller rounds up, others
+round down."""
+
+
+def _nearest(mode: str, p: Expr, x: _Axis) -> Expr:
+    """The position that is chosen for p."""
+    if mode != BY_SCALE:
+        return NEAREST[mode](p)
+    if x.scale is not None:
+        return call("ceil" if x.scale < 1 else "floor", p)
+    return select(call("lt", _scale(x), _f(1.0)), call("ceil", p), call("floor", p))
 
 
 def _exact_nearest(o: Dim, x: _Axis, attrs: Attrs) -> Dim | None:
     """o // s for an integer upscale s, where the float formula gives just that.
 
-    # asymmetric + floor:              floor(o / s)
+    # asymmetric + floor:              floor(o / s), and so by scale, which is no smaller than 1
     # tf_half_pixel_for_nn + floor:    floor((o + 0.5) / s) = floor(o / s)
     # half_pixel + round_prefer_floor: ceil((o + 0.5) / s - 1) = floor(o / s)
     """
@@ -204,6 +216,7 @@ def _exact_nearest(o: Dim, x: _Axis, attrs: Attrs) -> Dim | None:
         return None
     if (attrs["coordinate_mode"], attrs["nearest_mode"]) in (
         ("asymmetric", "floor"),
+        ("asymmetric", BY_SCALE),
         ("tf_half_pixel_for_nn", "floor"),
         ("half_pixel", "round_prefer_floor"),
     ):
@@ -278,7 +291,7 @@ def _resize(
         if attrs["coordinate_mode"] == "tf_crop_and_resize":
             outside.append(call("or", call("lt", p, _f(0.0)), call("gt", p, index(row.n - 1, f32))))
         if mode == "nearest":
-            chosen = cast(NEAREST[str(attrs["nearest_mode"])](p), i64)
+            chosen = cast(_nearest(str(attrs["nearest_mode"]), p, row), i64)
             return t.let(chosen, 0, row.n - 1, lambda g: axis(a + 1, (*at, g), weight))
         return t.let(cast(call("floor", p), i64), -2, row.n + 1, lambda g: taps(a, at, weight, row, p, g))
 
@@ -376,7 +389,10 @@ def _np_matrix(n: int, row: tuple[int, float | None, tuple[float, float]], attrs
     matrix = np.zeros((out, n))
     mode, a = str(attrs["mode"]), float(attrs.get("cubic_coeff") or -0.75)  # type: ignore[arg-type]
     if mode == "nearest":
-        round_ = _NP_NEAREST[str(attrs["nearest_mode"])]
+        named = str(attrs["nearest_mode"])
+        if named == BY_SCALE:
+            named = "ceil" if (out / n if scale is None else scale) < 1 else "floor"
+        round_ = _NP_NEAREST[named]
         matrix[np.arange(out), np.clip(round_(p).astype(int), 0, n - 1)] = 1
         return matrix, (p < 0) | (p > n - 1)
     for o in range(out):
@@ -462,6 +478,18 @@ ROWS: tuple[Op, ...] = (
                 ),
             ),
             Case(("f32[2, 3, 4, 5]",), attrs=_attrs((2, 3, 7, 3), None)),
+            *(
+                Case(
+                    ("f32[1, 2, 4, 5]", np.array([1.0, 0.7], np.float32)),
+                    attrs=_attrs(
+                        (1, 2, 7, 3), scales, coordinate_mode="asymmetric", nearest_mode=BY_SCALE, scale_at=at
+                    ),
+                )
+                for scales, at in (
+                    ((1.0, 1.0, 1.8, 0.6), None),
+                    ((1.0, 1.0, None, None), (None, None, None, 1)),
+                )
+            ),
             *(
                 Case(
                     ("f32[1, 2, 4, 5]",),

@@ -11,7 +11,7 @@ import numpy as np
 from smelt.core.dim import ZERO, Dim, to_dim
 from smelt.core.dtype import f32, f64, i64
 from smelt.core.ir.graph import Ref
-from smelt.core.ops.rows.resize import COORDINATES, NEAREST
+from smelt.core.ops.rows.resize import BY_SCALE, COORDINATES, NEAREST
 from smelt.importer import known as kn
 from smelt.importer.bindings.standard.resize_matrix import Late, by_matrices
 from smelt.importer.call import Call, OnnxOp
@@ -51,8 +51,6 @@ def _emit(
         raise c.fail(f"mode '{mode}' is none of nearest, linear, cubic")
     if coordinates not in COORDINATES:
         raise c.fail(f"coordinate_transformation_mode '{coordinates}' is none of {', '.join(COORDINATES)}")
-    if nearest not in NEAREST:
-        raise c.fail(f"nearest_mode '{nearest}' is none of {', '.join(NEAREST)}")
     x_shape = c.shape(0)
     if (
         all(s in (None, 1.0) and a == b for s, a, b in zip(scales, x_shape, shape, strict=True))
@@ -145,10 +143,9 @@ def _upsample9(c: Call) -> Ref:
 
 
 def _old(c: Call, elements: Sequence[Element], ref: Ref) -> Ref:
-    """Before opset 11: positions are output / scale; nearest rounds down when growing, up when shrinking."""
+    """Before opset 11: positions are output / scale; nearest rounds up on an axis that shrinks, else down."""
     shape, scales, late = _by_scales(c, elements, range(len(c.shape(0))), ref)
-    shrinks = any(s is not None and s < 1 for s in scales)
-    return _emit(c, shape, scales, "asymmetric", "ceil" if shrinks else "floor", late=late)
+    return _emit(c, shape, scales, "asymmetric", BY_SCALE, late=late)
 
 
 def _resize11(c: Call) -> Ref:
@@ -156,6 +153,8 @@ def _resize11(c: Call) -> Ref:
     axes = tuple(c.axis(a, rank, "axes") for a in c.ints("axes", tuple(range(rank))))
     coordinates = c.text("coordinate_transformation_mode", "half_pixel")
     nearest = c.text("nearest_mode", "round_prefer_floor")
+    if nearest not in NEAREST:
+        raise c.fail(f"nearest_mode '{nearest}' is none of {', '.join(NEAREST)}")
     roi = _roi(c, axes) if coordinates == "tf_crop_and_resize" else None
     late = None
     if c.has(3):
