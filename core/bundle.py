@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import Dim, named_dims, parse_dim, to_dim
@@ -203,11 +203,29 @@ def parse_manifest(raw: bytes) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise ValueError("it is no table of fields")
     if manifest.get("schema_version") != SCHEMA_VERSION:
-        got = repr(manifest.get("schema_version"))[:40]
-        raise ValueError(f"it has schema version {got}, this smelt reads {SCHEMA_VERSION}")
+        _refuse_version(manifest.get("schema_version"), manifest.get("smelt"))
     seal_of(raw)
     check_manifest(manifest)
     return manifest
+
+
+class OtherVersion(ValueError):
+    """A manifest that another version of smelt has written."""
+
+
+def _refuse_version(found: object, made_by: object) -> NoReturn:
+    why = f"it has schema version {repr(found)[:40]}, this smelt reads {SCHEMA_VERSION}"
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise ValueError(why)
+    raise OtherVersion(f"{why}; smelt {made_by[:40]} made it" if isinstance(made_by, str) else why)
+
+
+def refused_manifest(path: Path, e: ValueError, again: str = _AGAIN) -> SmeltError:
+    """What to raise where `parse_manifest` has refused the text of a file."""
+    if isinstance(e, OtherVersion):
+        hint = "compile the model again with this smelt, or use the smelt that made it"
+        return SmeltError(f"'{path}' is for another version of smelt: {e}", hint=hint)
+    return SmeltError(f"'{path}' is damaged: {e}", hint=again)
 
 
 def seal_of(raw: bytes) -> str:
@@ -299,7 +317,7 @@ def _read(folder: Path, fd: int) -> Bundle:
         try:
             manifest = parse_manifest(read_manifest(f))
         except ValueError as e:
-            raise SmeltError(f"'{folder / MANIFEST}' is damaged: {e}", hint=_AGAIN) from None
+            raise refused_manifest(folder / MANIFEST, e) from None
     if "kind" in manifest:
         raise SmeltError(
             f"'{folder}' is a portable package, not a bundle",

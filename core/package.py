@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smelt.core.bundle import MANIFEST, hash_file, open_regular, parse_manifest, read_manifest
+from smelt.core.bundle import MANIFEST, hash_file, open_regular, parse_manifest, read_manifest, refused_manifest
 from smelt.core.diag import SmeltError
 
 _LOOKED_AT = 1 << 26
@@ -60,7 +60,7 @@ def read_package(path: str | os.PathLike[str]) -> Package:
         try:
             manifest = parse_manifest(read_manifest(f))
         except ValueError as e:
-            raise SmeltError(f"'{folder / MANIFEST}' is damaged: {e}", hint=_AGAIN) from None
+            raise refused_manifest(folder / MANIFEST, e, _AGAIN) from None
     if "kind" not in manifest:
         raise SmeltError(
             f"'{folder}' is a bundle for {manifest['target']}, not a portable package",

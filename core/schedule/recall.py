@@ -62,7 +62,7 @@ class Recall:
         return replace(asked, done=done, entry=entry)
 
 
-OTHER_MACHINE = "are of other machines only"
+OTHER_MACHINE = "are of other machines or other numbers of threads only"
 STALE = "were compared with what the strategies of another version chose"
 UNREPLAYED = "do not replay"
 

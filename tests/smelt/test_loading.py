@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import smelt
 from smelt import library
 from smelt.compiler import compile_here
-from smelt.core.bundle import Bundle, read_bundle
+from smelt.core.bundle import MANIFEST, Bundle, read_bundle, sealed
 from smelt.core.diag import SmeltError
 from smelt.core.staging import _exchange
 from smelt.driver import Request
@@ -172,3 +173,19 @@ def test_without_files_in_memory_a_private_folder_does(
     for k in (1, 2, 3):
         assert told(smelt.load(put(models[k - 1], tmp_path / "place"))) == k
     assert not [n for n in os.listdir(tmp_path) if n.startswith("smelt-load")]
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_a_bundle_of_another_version_is_not_called_damaged(
+    models: list[Path], tmp_path: Path, version: int
+) -> None:
+    """Its manifest cannot be read, and may be whole: the smelt that reads it is named."""
+    text = (models[0] / MANIFEST).read_bytes()
+    other = json.loads(text) | {"schema_version": version, "smelt": "9.9"}
+    (tmp_path / MANIFEST).write_bytes(sealed(other)[1])
+    with pytest.raises(SmeltError, match=f"another version of smelt: it has schema version {version}, this") as e:
+        smelt.load(tmp_path)
+    assert "smelt 9.9 made it" in e.value.message and "use the smelt that made it" in str(e.value)
+    (tmp_path / MANIFEST).write_bytes(sealed(other | {"schema_version": "5"})[1])
+    with pytest.raises(SmeltError, match="is damaged: it has schema version '5'"):
+        smelt.load(tmp_path)
