@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smelt.core.bundle import MANIFEST, hash_file, open_regular, parse_manifest, read_manifest, refused_manifest
+from smelt.core.bundle import (
+    MANIFEST,
+    hash_file,
+    open_regular,
+    parse_manifest,
+    read_manifest,
+    refused_manifest,
+)
 from smelt.core.diag import SmeltError
 
 _LOOKED_AT = 1 << 26

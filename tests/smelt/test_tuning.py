@@ -450,7 +450,8 @@ def test_entries_that_do_not_fit_are_told(
     path, job, made = by_hand
     foreign = replace(made, machine="another machine", by=TUNE, against=mark(""), at=(("fixed", 0.5),))
     path.write_text(print_book(Book().with_entries([foreign])) + "\nkernel broken\n")
-    with pytest.warns(SmeltWarning, match=f"{job.name} are of other machines or other numbers of threads only") as told:
+    why = f"{job.name} are of other machines or other numbers of threads only"
+    with pytest.warns(SmeltWarning, match=why) as told:
         plain = smelt.compile(model, threads=1, output=tmp_path / "out", schedules=path)
     assert "skipped an entry that cannot be read: line" in str(told[0].message)
     assert plain.manifest["schedules"]["kernels"] == 0
