@@ -46,6 +46,35 @@ def test_nearest_at_tensorflow_centres(sizes: list[int], nearest: str) -> None:
         agree(m, {"x": np.random.default_rng(1).random(shape, np.float32)})
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_an_axis_that_keeps_its_extent_stays_at_tensorflow_centres(mode: str) -> None:
+    """Those are half an element off, at every other scale; also where only the run knows the sizes."""
+    way = "tf_half_pixel_for_nn"
+    nodes = [node("Resize", ["x", "", "", "s"], ["y"], mode=mode, coordinate_transformation_mode=way)]
+    image: tuple[str, list[int | str | None]] = ("f32", [1, 2, "h", "w"])
+    m = model(nodes, {"x": image, "s": ("i64", [4])}, {"y": "f32"}, opset=13)
+    x = np.random.default_rng(1).random((1, 2, 4, 5), np.float32)
+    for size in ([4, 7], [6, 5], [3, 9], [4, 5]):
+        agree(m, {"x": x, "s": np.array([1, 2, *size])})
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_positions_that_are_no_numbers_are_those_of_minus_one(mode: str, padding: str) -> None:
+    """Deformable attention divides by the share of an image that is not masked: 0 / 0 where all is."""
+    x = np.random.default_rng(1).random((1, 2, 4, 5), np.float32)
+    far = [np.nan, np.inf, -np.inf, 1e30, -1e30]
+    grid = np.array([[[[p, q] for q in (*far, 0.3)] for p in (*far, -0.3)]], np.float32)
+    inputs: dict[str, tuple[str, list[int | str | None]]] = {
+        "x": ("f32", [1, 2, "h", "w"]), "grid": ("f32", [1, "k", "l", 2]),
+    }  # fmt: skip
+    for corners in (0, 1):
+        nodes = [
+            node("GridSample", ["x", "grid"], ["y"], mode=mode, padding_mode=padding, align_corners=corners)
+        ]
+        agree(model(nodes, inputs, {"y": "f32"}, opset=20), {"x": x, "grid": grid})
+
+
 @pytest.mark.parametrize(("operator", "opset"), [("Upsample", 9), ("Resize", 10)])
 def test_old_nearest_rounds_each_axis_by_its_own_scale(operator: str, opset: int) -> None:
     """Up where an axis shrinks, down where it grows, also where only the run knows the scales."""

@@ -120,7 +120,12 @@ def _asymmetric(o: Dim, x: _Axis) -> Expr:
 
 
 def _tf_half_pixel_for_nn(o: Dim, x: _Axis) -> Expr:
-    return _over(call("add", index(o, f32), _f(0.5)), x)
+    """Half a position too far to the right, but where the scale is 1: there everything stays."""
+    moved = _over(call("add", index(o, f32), _f(0.5)), x)
+    if x.scale is not None:
+        return moved
+    stays = call("eq", x.late, _f(1.0)) if x.late is not None else call("eq", index(x.out), index(x.n))
+    return select(stays, index(o, f32), moved)
 
 
 def _align_corners(o: Dim, x: _Axis) -> Expr:
@@ -351,7 +356,7 @@ def _np_position(
     if mode == "asymmetric":
         return over(o)
     if mode == "tf_half_pixel_for_nn":
-        return over(o + half)
+        return o if s == 1 else over(o + half)
     if mode == "align_corners":
         if scale is None and jumps:
             return o * f(n - 1) / f(max(out - 1, 1))
@@ -446,7 +451,7 @@ def _ref(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[TensorTyp
     return (np.ascontiguousarray(y).astype(types[0].dtype.numpy),)
 
 
-def _attrs(shape: tuple[int, ...], scales: tuple[float, ...] | None, **changes: object) -> Attrs:
+def _attrs(shape: tuple[int, ...], scales: tuple[float | None, ...] | None, **changes: object) -> Attrs:
     base: dict[str, Any] = {
         "shape": tuple(to_dim(n) for n in shape),
         "scales": scales,

@@ -22,6 +22,9 @@ from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast, const, in
 FAR_TAP = 4
 """How far outside a position may lie before it is pulled closer; taps reach two elements at most."""
 CUBIC = -0.75
+FARTHEST = float(1 << 62)
+"""A position that is farther away, or no number, is read as that of -1, as in ONNX Runtime; PyTorch says so
+of NaN. Reference points of a level that is masked as a whole are such: 0 / 0."""
 
 
 def work_type(dtype: DType) -> DType:
@@ -121,6 +124,8 @@ def _grid_sample(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, x: Operan
             p: Expr = call("mul", call("mul", g, k(0.5)), index(extent - 1, work))
         else:
             p = call("mul", call("sub", call("mul", g, index(extent, work)), k(1)), k(0.5))
+        near = call("le", call("abs", p), k(FARTHEST))
+        p = select(near, p, k(0.0 if corners else -0.5))
         if mode == "nearest":
             p = call("round", p)
         if padding == "border" and mode != "cubic":  # there each tap is pulled inside, not the position
@@ -190,6 +195,7 @@ def _ref_grid(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Tens
         for a, n in enumerate(x.shape[2:]):
             g = float(grid[at][::-1][a])
             p = (g + 1) / 2 * (n - 1) if corners else ((g + 1) * n - 1) / 2
+            p = p if abs(p) <= FARTHEST else 0.0 if corners else -0.5
             p = float(np.rint(p)) if mode == "nearest" else p
             p = min(max(p, 0), n - 1) if padding == "border" and mode != "cubic" else p
             if padding == "reflection":
@@ -294,6 +300,7 @@ def _ref_deform(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
 
 
 _GRID = np.array([[[[-1.4, -1], [0.1, 0.9], [0.4, -0.3]], [[0, 0], [1, 1], [0.55, 1.7]]]], np.float32)
+_WILD = np.array([[[[np.nan, 0.2], [0.1, np.inf]], [[-np.inf, np.nan], [1e30, -1e30]]]], np.float32)
 _DEFORM: dict[str, Any] = {
     "strides": (1, 1), "dilations": (1, 1), "pads_begin": (ONE, ZERO), "pads_end": (ONE, ZERO),
     "kernel": (to_dim(3), to_dim(2)), "offset_group": 1,
@@ -315,6 +322,11 @@ ROWS: tuple[Op, ...] = (
             Case(("f32[1, 4, 5, 3]", _GRID), attrs={
                 "mode": m, "padding": p, "align_corners": False, "channels_last": True,
             }) for m, p in (("linear", "zeros"), ("cubic", "reflection"), ("nearest", "border"))
+        ) + tuple(
+            Case(("f32[1, 2, 4, 5]", _WILD), attrs={"mode": m, "padding": p, "align_corners": c})
+            for m, p, c in (
+                ("linear", "zeros", False), ("cubic", "border", True), ("nearest", "reflection", False),
+            )
         ),
         compute=_grid_sample,
     ),
