@@ -63,17 +63,24 @@ static int32_t ask(void *state) {
   return code < 0 ? code : status > 0 ? 1 : status;
 }
 
-/* Until everything that was asked for has ended, but no longer than is allowed. */
+/* Until the event has come, but no longer than is allowed. */
+static int32_t await(cl_unit *u, cl_handle event) {
+  void *asked[] = {u, event};
+  int32_t code = u->cl.clFlush(u->queue);
+  if (!code) code = smelt_rt_poll(ask, asked);
+  if (code == SMELT_HANGS) u->n_reads = 0, u->hung = 1;
+  return code;
+}
+
+/* Until everything that was asked for has ended. */
 static int32_t wait_for_all(cl_unit *u) {
   cl_handle marker = NULL;
   if (u->hung) return SMELT_HANGS;
   if (!u->queue || !u->busy) return 0;
   u->finishes++;
   int32_t code = u->cl.clEnqueueMarkerWithWaitList(u->queue, 0, NULL, &marker);
-  if (!code) code = u->cl.clFlush(u->queue);
-  void *asked[] = {u, marker};
-  if (!code) code = smelt_rt_poll(ask, asked);
-  if (code == SMELT_HANGS) return u->n_reads = 0, u->hung = 1, code;
+  if (!code) code = await(u, marker);
+  if (code == SMELT_HANGS) return code;
   if (marker) u->cl.clReleaseEvent(marker);
   u->busy = 0;
   return code;
@@ -92,13 +99,36 @@ static int32_t settle_reads(cl_unit *u) {
   return code;
 }
 
+static size_t spaced(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/* The reads that were asked for, behind the work, so that one wait is for both: to the unit's own memory, since a device that does not
+ * end must not write to a caller's. 0 in *lands: they are too large for that. */
+static int32_t land(cl_unit *u, int *lands) {
+  size_t all = 0, at = 0;
+  int32_t code = 0;
+  for (uint32_t i = 0; i < u->n_reads && all <= CL_LANDING; i++) all += u->reads[i].bytes < CL_LANDING ? spaced(u->reads[i].bytes) : CL_LANDING + 1;
+  *lands = u->n_reads && all <= CL_LANDING && !u->hung;
+  for (uint32_t i = 0; *lands && i < u->n_reads && !code; at += spaced(u->reads[i++].bytes)) {
+    const cl_read r = {u->reads[i].memory, u->reads[i].offset, u->reads[i].bytes, u->landing + at};
+    u->busy = 1;
+    code = read_now(u, &r, 0);
+  }
+  return code;
+}
+
 /* Wait, and give the reads that were asked for. */
 static int32_t finish(void *state) {
   cl_unit *u = state;
-  int32_t code = wait_for_all(u), n = (int32_t)u->n_reads;
-  for (int32_t i = 0; i < n && !code; i++) code = read_now(u, &u->reads[i], 0);
+  int lands = 0;
+  int32_t code = land(u, &lands), waited = wait_for_all(u), n = (int32_t)u->n_reads;
+  size_t at = 0;
+  if (!code) code = waited;
+  for (int32_t i = 0; i < n && !code; i++) {
+    if (lands) memcpy(u->reads[i].host, u->landing + at, u->reads[i].bytes), at += spaced(u->reads[i].bytes);
+    else code = read_now(u, &u->reads[i], 0);
+  }
   u->n_reads = 0;
-  return code || !n ? code : u->cl.clFinish(u->queue);
+  return code || !n || lands ? code : u->cl.clFinish(u->queue);
 }
 
 /* ---- points: events of markers ---- */
@@ -117,12 +147,8 @@ static int32_t reach(void *state, uint64_t number) {
   cl_unit *u = state;
   if (u->hung) return SMELT_HANGS;
   if (u->marked >= CL_MARKS && number <= u->marked - CL_MARKS) number = u->marked - CL_MARKS + 1;
-  void *asked[] = {u, u->marks[number % CL_MARKS]};
-  if (!asked[1]) return finish(u); /* the marker was refused */
-  int32_t code = u->cl.clFlush(u->queue);
-  if (!code) code = smelt_rt_poll(ask, asked);
-  if (code == SMELT_HANGS) u->n_reads = 0, u->hung = 1;
-  return code;
+  cl_handle event = u->marks[number % CL_MARKS];
+  return event ? await(u, event) : finish(u); /* the marker was refused */
 }
 
 /* ---- transfers ---- */
@@ -283,15 +309,13 @@ static void forget(void *state, void *list) {
 static int32_t append(cl_unit *u, cl_list *list, const smelt_command *c) {
   const smelt_kernel_desc *desc = &u->model->kernels[c->kernel];
   size_t lanes = lanes_of(u, c->kernel), all = (size_t)c->groups * lanes;
-  uint32_t before = list->n, point = list->last;
   int32_t code = 0;
   cl_kernel own = {.handle = u->cl.clCreateKernel(u->program, desc->name, &code)};
   if (!own.handle) return code;
   list->kernels[list->n++] = own.handle;
   code = set_all(u, &own, desc, c->buffers, c->dims, c->groups);
   if (code) return code;
-  return u->recording.clCommandNDRangeKernelKHR(list->buffer, NULL, NULL, own.handle, 1, NULL, &all, &lanes, before > 0, before ? &point : NULL,
-                                                &list->last, NULL);
+  return u->recording.clCommandNDRangeKernelKHR(list->buffer, NULL, NULL, own.handle, 1, NULL, &all, &lanes, 0, NULL, NULL, NULL);
 }
 
 static void *record(void *state, const smelt_command *commands, uint32_t n) {

@@ -110,12 +110,11 @@ typedef struct {
 typedef struct {
   cl_handle buffer;
   uint64_t submitted; /* cl_unit.finishes at that time, and 1 */
-  uint32_t last; /* the last command's sync point */
   uint32_t n;
   cl_handle kernels[]; /* one for each command: PoCL 3.1 reads a kernel's arguments when the list runs, not when it is recorded */
 } cl_list;
 
-enum { CL_TIMED = 64, CL_MARKS = 64 };
+enum { CL_TIMED = 64, CL_MARKS = 64, CL_LANDING = 1 << 16 };
 typedef struct {
   cl_api cl;
   const smelt_model_desc *model;
@@ -138,6 +137,7 @@ typedef struct {
   cl_handle timed[CL_TIMED];  /* events of launches since somebody asked */
   uint32_t n_timed;           /* of all of them, also those that had no room */
   char name[96];
+  char landing[CL_LANDING]; /* where small reads wait until the device has ended */
 } cl_unit;
 
 static const char CODES[] = "see CL_* in CL/cl.h, or compile without +opencl";

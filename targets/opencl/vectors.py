@@ -23,7 +23,8 @@ from smelt.core.ir.kernel import (
     Store,
     walk_expr,
 )
-from smelt.core.ir.rewrite import free_symbols
+from smelt.core.ir.analysis.scope import holding
+from smelt.core.ir.rewrite import free_symbols, map_expr
 from smelt.targets.grid.exprs import flat_index
 from smelt.targets.opencl.dialect import LONG, Dialect, Place
 from smelt.targets.opencl.helpers import storage_type, unsigned_type, value_type
@@ -66,11 +67,7 @@ class Vectors(Dialect):
         found = [x for x in s.body if isinstance(x, Store)]
         mark, frames, env, facts = self.w.mark(), len(self._memo), self.env, self.facts
         try:
-            at = 0
-            while at < count:
-                width = next((w for w in WIDTHS if w <= count - at), 1)
-                self._piece(s, found, at, width)
-                at += width
+            self._pieces(s, found, count)
         except _Scalar:
             self.w.back(mark)
             del self._memo[frames:]
@@ -78,8 +75,29 @@ class Vectors(Dialect):
             return False
         return True
 
-    def _piece(self, s: Loop, found: list[Store], at: int, width: int) -> None:
-        """The elements at .. at + width - 1."""
+    def _pieces(self, s: Loop, found: list[Store], count: int) -> None:
+        """All elements, a vector of them at a time. What all loads of several vectors ask alike is asked once."""
+        loads = [e for x in found for e in walk_expr(x.value) if isinstance(e, Load)]
+        alike = {_steady(e, s.var) for e in loads if e.guard and s.var in free_symbols(e)}
+        shared = next(iter(alike)) if len(alike) == 1 and count > WIDTHS[0] else ()
+        test = self.condition(shared)
+        if test is None:
+            self._row(s, found, count, frozenset())
+            return
+        with self.when(test), self.scope({}, holding(self.facts, shared)):
+            self._row(s, found, count, frozenset(shared))
+        with self.block("else"):
+            self._row(s, [_failing(x, shared) for x in found], count, frozenset())
+
+    def _row(self, s: Loop, found: list[Store], count: int, hold: frozenset[Bound]) -> None:
+        at = 0
+        while at < count:
+            width = next((w for w in WIDTHS if w <= count - at), 1)
+            self._piece(s, found, at, width, hold)
+            at += width
+
+    def _piece(self, s: Loop, found: list[Store], at: int, width: int, hold: frozenset[Bound]) -> None:
+        """The elements at .. at + width - 1. hold: bounds that do."""
         inside = self.facts.with_range(s.var, at, at + width - 1)
         bounds = dict.fromkeys(b for x in found for b in _bounds(x) if s.var in _symbols(b))
         tests: list[str] = []
@@ -94,7 +112,7 @@ class Vectors(Dialect):
                 tests += [test] if test and test not in tests else []
         if tests:
             with self.when(" && ".join(tests)):
-                self._whole(found, s.var, at, width, inside, frozenset(bounds))
+                self._whole(found, s.var, at, width, inside, hold | frozenset(bounds))
             head = self.named(s.var)
             with self.block("else"):
                 self.w.line("#pragma unroll")
@@ -103,7 +121,7 @@ class Vectors(Dialect):
                     for x in found:
                         self.store(x)
             return
-        self._whole(found, s.var, at, width, inside, frozenset(bounds))
+        self._whole(found, s.var, at, width, inside, hold | frozenset(bounds))
 
     def _whole(
         self, found: list[Store], var: str, at: int, width: int, facts: Facts, hold: frozenset[Bound]
@@ -210,8 +228,8 @@ class Vectors(Dialect):
         name, width = place.vectors
         first = self.env[self._var]
         assert isinstance(first, int)
-        text = f"{name}[{self.index((at - sym(self._var)) // width)}]"
-        part = "".join(f"{n:x}" for n in range(first, first + self._width))
+        text = f"{name}[{self.index((at - sym(self._var)) // width + first // width)}]"
+        part = "".join(f"{n:x}" for n in range(first % width, first % width + self._width))
         return text if self._width == width else f"{text}.s{part}"
 
     # -- expressions
@@ -361,6 +379,22 @@ class Vectors(Dialect):
 
 def _symbols(b: Bound) -> frozenset[str]:
     return b.low.symbols | b.index.symbols | b.high.symbols
+
+
+def _steady(e: Load, var: str) -> tuple[Bound, ...]:
+    """The bounds of a load that are the same for all of a vector loop."""
+    return tuple(b for b in e.guard if var not in _symbols(b))
+
+
+def _failing(s: Store, bounds: tuple[Bound, ...]) -> Store:
+    """The store where one of these bounds does not hold: loads that ask for all of them give what else they do."""
+
+    def other(e: Expr) -> Expr:
+        if not isinstance(e, Load) or not set(bounds) <= set(e.guard):
+            return e
+        return Const(0.0 if e.dtype.is_float else 0, e.dtype) if e.otherwise is None else e.otherwise
+
+    return Store(s.buffer, s.index, map_expr(s.value, other), s.accumulate, s.guard)
 
 
 def _bounds(s: Store) -> Iterator[Bound]:

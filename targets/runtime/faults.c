@@ -15,14 +15,14 @@ uint64_t smelt_rt_patience(void) {
   return seconds ? seconds * SECOND : UINT64_MAX;
 }
 
-/* At first without a pause, as most work is short; then with pauses of a sixteenth of the time so far. */
+/* At first without a pause, as most work is short; then with pauses of a 64th of the time so far. */
 int32_t smelt_rt_poll(int32_t (*ask)(void *), void *state) {
   uint64_t begin = sm_now(), patience = smelt_rt_patience(), waited = 0;
   int32_t code;
   while ((code = ask(state)) > 0) {
     waited = sm_now() - begin;
     if (waited > patience) return SMELT_HANGS;
-    uint64_t pause = waited / 16 < SHORTEST_NS ? SHORTEST_NS : waited / 16 > LONGEST_NS ? LONGEST_NS : waited / 16;
+    uint64_t pause = waited / 64 < SHORTEST_NS ? SHORTEST_NS : waited / 64 > LONGEST_NS ? LONGEST_NS : waited / 64;
     if (waited < SPIN_NS) sm_yield();
     else sm_sleep((long)pause);
   }

@@ -13,10 +13,10 @@ from smelt.core.schedule.view import flat_stride
 
 
 def outer_groups(d: Draft, root: str) -> None:
-    """Bind the outermost provably independent serial loops as groups, at least none; where a processor runs
-    them, loops further in that store neighbours become vectors."""
+    """Bind the outermost provably independent serial loops as groups, at least none; loops further in
+    that store neighbours become vectors, unless lanes run in step."""
     top = d.root(root)
-    inside = top.body if isinstance(top, Loop) and not d.machine.has_lanes else ()
+    inside = top.body if isinstance(top, Loop) and not d.machine.in_step else ()
     rows = [x for s in inside for x in _rows(d.kernel, s)]
     _share_outer(d, root, {loop.var for loop, _ in rows})
     for loop, bits in rows:
