@@ -96,6 +96,7 @@ class Helpers:
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
+        self._types: dict[str, str] = {}
 
     def use(self, name: str, dtype: DType | None = None, width: int = 1) -> str:
         """The name to call a helper by; its definition will be in `text`. dtype: for those of _TYPED. width:
@@ -106,9 +107,18 @@ class Helpers:
             self._texts[called] = _definition(name, called, dtype, width)
         return called
 
+    def packed(self, dtype: DType, width: int) -> str:
+        """The name of a type of so many elements of memory, as a vector `v` that may begin at any of them."""
+        kind = f"{storage_type(dtype)}{width}"
+        called = f"smelt_{kind}_packed"
+        attributes = f"__attribute__((packed, aligned({dtype.bytes})))"
+        self._types[called] = f"typedef struct {attributes} {{ {kind} v; }} {called};"
+        return called
+
     def text(self) -> str:
         """Definitions, in an order that depends only on which there are."""
-        return "".join(f"static inline {self._texts[n]}\n" for n in sorted(self._texts))
+        types = "".join(f"{self._types[n]}\n" for n in sorted(self._types))
+        return types + "".join(f"static inline {self._texts[n]}\n" for n in sorted(self._texts))
 
 
 def _definition(name: str, called: str, dtype: DType | None, width: int) -> str:

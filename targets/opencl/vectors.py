@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from smelt.core.dim import Dim, Facts, sym
 from smelt.core.dtype import DType, bf16, bool_, f16, f64, i64
+from smelt.core.ir.analysis.scope import holding
 from smelt.core.ir.kernel import (
     Bound,
     Call,
@@ -23,7 +24,6 @@ from smelt.core.ir.kernel import (
     Store,
     walk_expr,
 )
-from smelt.core.ir.analysis.scope import holding
 from smelt.core.ir.rewrite import free_symbols, map_expr
 from smelt.targets.grid.exprs import flat_index
 from smelt.targets.opencl.dialect import LONG, Dialect, Place
@@ -76,7 +76,7 @@ class Vectors(Dialect):
         return True
 
     def _pieces(self, s: Loop, found: list[Store], count: int) -> None:
-        """All elements, a vector of them at a time. What all loads of several vectors ask alike is asked once."""
+        """All elements. What all loads of several vectors ask alike is asked once."""
         loads = [e for x in found for e in walk_expr(x.value) if isinstance(e, Load)]
         alike = {_steady(e, s.var) for e in loads if e.guard and s.var in free_symbols(e)}
         shared = next(iter(alike)) if len(alike) == 1 and count > WIDTHS[0] else ()
@@ -198,10 +198,18 @@ class Vectors(Dialect):
         if not place.is_array and dtype == f16:
             return f"vload_half{w}(0, {place.name} + {i})"
         if not place.is_array and dtype == bf16:
-            return f"as_float{w}(convert_uint{w}(vload{w}(0, {place.name} + {i})) << 16)"
+            return f"as_float{w}(convert_uint{w}({self._vload(place, i)}) << 16)"
         if dtype == bool_:
-            return f"(convert_int{w}(vload{w}(0, {place.name} + {i})) != 0)"
-        return f"vload{w}(0, {place.name} + {i})"
+            return f"(convert_int{w}({self._vload(place, i)}) != 0)"
+        return self._vload(place, i)
+
+    def _vload(self, place: Place, i: str) -> str:
+        """The elements from i on, as they lie. Of memory by one access: where vload is made of accesses to
+        parts, a compiler does not always find out that they are neighbours."""
+        if place.is_array:
+            return f"vload{self._width}(0, {place.name} + {i})"
+        kind = self.helpers.packed(place.buffer.dtype, self._width)
+        return f"((__global const {kind} *)({place.name} + {i}))->v"
 
     def _write_vector(self, place: Place, at: Dim, step: int, value: str) -> None:
         w, dtype = self._width, place.buffer.dtype
@@ -221,7 +229,11 @@ class Vectors(Dialect):
             raise _Scalar
         else:
             stored = f"convert_{storage_type(dtype)}{w}(-{value})" if dtype == bool_ else value
-            self.w.line(f"vstore{w}({stored}, 0, {place.name} + {i});")
+            if place.is_array:
+                self.w.line(f"vstore{w}({stored}, 0, {place.name} + {i});")
+                return
+            kind = self.helpers.packed(dtype, w)
+            self.w.line(f"((__global {kind} *)({place.name} + {i}))->v = {stored};")
 
     def _register(self, place: Place, at: Dim) -> str:
         """The vector at a flat index of an array of vectors, or the part of one (see `whole_vectors`)."""
@@ -387,7 +399,7 @@ def _steady(e: Load, var: str) -> tuple[Bound, ...]:
 
 
 def _failing(s: Store, bounds: tuple[Bound, ...]) -> Store:
-    """The store where one of these bounds does not hold: loads that ask for all of them give what else they do."""
+    """The store where one of these bounds does not hold: what loads that ask for all of them give then."""
 
     def other(e: Expr) -> Expr:
         if not isinstance(e, Load) or not set(bounds) <= set(e.guard):

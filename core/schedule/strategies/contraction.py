@@ -93,6 +93,12 @@ def register_shapes(
     return tuple(found)
 
 
+def task_shapes(lanes: int) -> tuple[Shape, ...]:
+    """The tiles of a lane that is a task of its own, of as many sums each: a wide one loads less for them, a
+    narrow one fits columns that fill no two vectors."""
+    return tuple(Shape(TASK_ROWS // vectors, vectors, lanes) for vectors in (1, 2))
+
+
 def rank_shapes(
     shapes: Iterable[Shape], columns: int | None, rows: int | None, busy: int
 ) -> tuple[Shape, ...]:
@@ -194,7 +200,7 @@ def contraction(d: Draft, root: str) -> None:
     shapes = register_shapes(d.machine, lanes, len(v.all_reduces()), _needs_pointers(v, r), wide, run)
     columns = v.extent(r.column).const_or_none
     if d.machine.has_lanes:
-        shapes = (Shape(LANE_ROWS if d.machine.in_step else TASK_ROWS, 1, lanes),)
+        shapes = (Shape(LANE_ROWS, 1, lanes),) if d.machine.in_step else task_shapes(lanes)
     shape = _pick_shape(d, shapes, columns, rows, latency(d.machine, r, fit))
     shape = replace(shape, fit=fit, panel=d.machine.panel_bits // v.bits)
     padded = _layout(d, v, r, shape, rows)
