@@ -42,8 +42,8 @@ that every step misses the TLB and the prefetcher."""
 MANY_ROWS, FAR_MANY = 64, 1024
 """The same from so many rows on: steps that share a few sets of the first cache are enough."""
 LANE_ROWS, TASK_ROWS = 4, 8
-"""Rows of a lane's tile: of lanes in step, and of one that is a task of its own, whose vectors are to be used
-by so many rows that loading one costs little."""
+"""Rows of a lane's tile of one vector: of lanes in step, and of one that is a task of its own, whose vectors
+are to be used by so many rows that loading one costs little. A tile of two vectors has half as many."""
 SHORT_AXIS = 4
 """Steps of the innermost axis of a reduction (3 channels, the fields of a byte) that are written out."""
 
