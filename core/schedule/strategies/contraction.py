@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from smelt.core.dim import YES, Dim
+from smelt.core.dim import YES, Dim, product
 from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.instructions import meaning
 from smelt.core.ir.kernel import Load, walk_expr
@@ -91,12 +91,6 @@ def register_shapes(
         if rows >= 1:
             found.append(Shape(rows, vectors, lanes, run=run))
     return tuple(found)
-
-
-def task_shapes(lanes: int) -> tuple[Shape, ...]:
-    """The tiles of a lane that is a task of its own, of as many sums each: a wide one loads less for them, a
-    narrow one fits columns that fill no two vectors."""
-    return tuple(Shape(TASK_ROWS // vectors, vectors, lanes) for vectors in (1, 2))
 
 
 def rank_shapes(
@@ -200,7 +194,7 @@ def contraction(d: Draft, root: str) -> None:
     shapes = register_shapes(d.machine, lanes, len(v.all_reduces()), _needs_pointers(v, r), wide, run)
     columns = v.extent(r.column).const_or_none
     if d.machine.has_lanes:
-        shapes = (Shape(LANE_ROWS, 1, lanes),) if d.machine.in_step else task_shapes(lanes)
+        shapes = (Shape(LANE_ROWS, 1, lanes),) if d.machine.in_step else _task_shapes(d, v, r, lanes)
     shape = _pick_shape(d, shapes, columns, rows, latency(d.machine, r, fit))
     shape = replace(shape, fit=fit, panel=d.machine.panel_bits // v.bits)
     padded = _layout(d, v, r, shape, rows)
@@ -208,6 +202,15 @@ def contraction(d: Draft, root: str) -> None:
         _dynamic_columns(d, r, shape, next((s for s in shapes if s.vectors == 1), shape))
     else:
         _constant_columns(d, r, shape, columns, padded)
+
+
+def _task_shapes(d: Draft, v: View, r: Roles, lanes: int) -> tuple[Shape, ...]:
+    """The tiles of a lane that is a task of its own, of as many sums each: one of two vectors reads less of A
+    for them, and twice as much of B, so that the first cache has to hold a panel of that."""
+    terms = product([a.extent for a in r.reduce.axes]).const_or_none
+    panel = None if terms is None else terms * 2 * lanes * v.bits // 8
+    near = panel is not None and panel <= d.machine.cache_bytes[0]
+    return tuple(Shape(TASK_ROWS // n, n, lanes) for n in ((1, 2) if near else (1,)))
 
 
 def collapsed(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
