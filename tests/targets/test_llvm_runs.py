@@ -120,6 +120,7 @@ def test_paired_loads_are_for_cores_that_have_them() -> None:
 
 # model -> the instructions that its products of bytes are made of at each level
 QUANTISED = {
+    "of two": "(uint8[40, 64] x, uint8[64, 96] v) => (int32[40, 96] y) { y = MatMulInteger (x, v) }",
     "MatMulInteger": "(uint8[m, 64] x) => (int32[m, 96] y) { y = MatMulInteger (x, w) }",
     "dequantised": """(float[m, 64] x) => (float[m, 96] y) {
         s = Constant <value = float {0.05}> ()  z = Constant <value = uint8 {128}> ()

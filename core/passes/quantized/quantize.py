@@ -299,14 +299,14 @@ def integer_matmul(g: Editor, a: Quantised, b: Quantised) -> Ref:
         right, zb = turned(g, b.x, "i8"), _zero_of(g, b, -128)
     acc = g.emit("matmul", (left, right))
     if za != 0:
-        acc = g.emit("sub", (acc, _scaled(g, _sums(g, right, -2), za)))
+        acc = g.emit("sub", (acc, scaled_sums(g, integer_sums(g, right, -2), za)))
     if zb == 0:
         return acc
-    rows = _sums(g, left, -1)
+    rows = integer_sums(g, left, -1)
     if za != 0:
         depth = g.emit("from_dims", (), {"values": (g.shape(right)[-2],), "shape": (), "dtype": i32})
-        rows = g.emit("sub", (rows, _scaled(g, depth, za)))
-    return g.emit("sub", (acc, _scaled(g, rows, zb)))
+        rows = g.emit("sub", (rows, scaled_sums(g, depth, za)))
+    return g.emit("sub", (acc, scaled_sums(g, rows, zb)))
 
 
 def _zero_of(g: Editor, b: Quantised, moved: int) -> Ref | int:
@@ -317,7 +317,7 @@ def _zero_of(g: Editor, b: Quantised, moved: int) -> Ref | int:
     return wide if not moved else g.emit("add", (wide, g.like(moved, wide)))
 
 
-def _sums(g: Editor, ref: Ref, axis: int) -> Ref:
+def integer_sums(g: Editor, ref: Ref, axis: int) -> Ref:
     """i32 sums along an axis that is kept with extent 1; a constant's now."""
     array = g.array(ref)
     if array is not None:
@@ -326,7 +326,7 @@ def _sums(g: Editor, ref: Ref, axis: int) -> Ref:
     return g.emit("reduce_sum", (wide,), {"axes": (g.type_of(ref).rank + axis,), "keepdims": True})
 
 
-def _scaled(g: Editor, ref: Ref, by: Ref | int) -> Ref:
+def scaled_sums(g: Editor, ref: Ref, by: Ref | int) -> Ref:
     if not isinstance(by, int):
         return g.emit("mul", (ref, by))
     array = g.array(ref)
