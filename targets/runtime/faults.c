@@ -47,6 +47,7 @@ void smelt_rt_refused(const char *ending, const void *code, size_t n, const char
   sha256_end(&s, digest);
   char *at = path + strlen(path);
   *at++ = '/';
+  *at = 0;
   rt_make_folders(path);
   for (int i = 0; i < NAME_BYTES; i++) at += snprintf(at, 3, "%02x", digest[i]);
   snprintf(at, 16, ".log");

@@ -215,6 +215,15 @@ def test_a_worker_leaves_its_callers_processor(tmp_path: Path, flags: tuple[str,
     assert run(program) in ("OK\n", "one processor\n")
 
 
+@pytest.mark.parametrize("flags", [ADDRESS, ("-O2",)], ids=["address", "plain"])
+def test_code_that_is_refused_is_kept(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """With what the driver said, and nothing else is made, whatever was on the stack."""
+    program = tmp_path / "refused"
+    parts = (HERE / "refused.c", runtime_dir() / "faults.c", runtime_dir() / "cache.c")
+    subprocess.run([*COMPILER, *flags, *map(str, parts), "-o", str(program)], check=True)
+    assert run(program, SMELT_CACHE=str(tmp_path / "cache")) == "OK\n"
+
+
 @pytest.mark.parametrize("flags", [ADDRESS, THREAD, ("-O2",)], ids=["address", "thread", "plain"])
 def test_entries(bundle: Path, flags: tuple[str, ...]) -> None:
     """Three entries over one state: what one leaves for another, failures, forks, threads, denied memory."""
