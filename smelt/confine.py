@@ -161,7 +161,7 @@ def refusal(error: BaseException | None) -> SmeltError | None:
 def _refused(e: OSError) -> str:
     if e.errno == errno.EFBIG:
         most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        return f"a file of the compile would exceed its limit of {most / 1e9:.3g} GB"
+        return f"a file of the compile would exceed its limit of {most:,} bytes"
     if e.errno == errno.EAGAIN:
         return "the compile may start no more processes or threads: its limit, or the system's, is reached"
     if e.errno not in (errno.EACCES, errno.EXDEV):

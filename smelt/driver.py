@@ -6,6 +6,7 @@ Neither a hostile model nor a compiler bug can take the caller down, and no call
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -316,7 +317,9 @@ def _run_child(
     try:
         ended = run_child(request.to_json(), result, Path(request.output), allowed, progress)
     except OSError as e:
-        raise SmeltError(str(e), kind="infra", hint="the system may be out of processes or memory") from e
+        full = e.errno in (errno.EAGAIN, errno.ENOMEM)
+        hint = "the system may be out of processes or memory" if full else ""
+        raise SmeltError(str(e), kind="infra", hint=hint) from e
     return _report(result, ended, request, allowed)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -172,7 +173,7 @@ def test_who_wants_no_confinement(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_huge_file_is_an_error(tmp_path: Path) -> None:
     body = "import tempfile\nf = tempfile.TemporaryFile()\nf.truncate(1 << 30)\nf.truncate(1 << 34)"
-    assert "would exceed its limit of 8.59 GB" in tried(tmp_path, body)
+    assert re.search(r"would exceed its limit of 8,59\d,\d{3},\d{3} bytes", tried(tmp_path, body))
     (tmp_path / "model" / "sub").mkdir()
     with open(tmp_path / "model" / "sub" / "w.bin", "wb") as f:
         f.truncate(3 << 30)
