@@ -29,23 +29,26 @@ ROWS: tuple[Instruction, ...] = (
     Instruction("usmmla", matrix("usmmla", "u8", "i8", 2, 8, 2), 64, 3, V1, ("i8mm",)),
     # pairs of bytes: products of 16 bits, then sums of neighbours into 32; neither overflows
     Instruction("smull", dot("smull", "i8", "i8", 2, 4), 8, 4, A72),
-    Instruction("umull", dot("umull", "u8", "u8", 2, 4), 8, 4, A72),
     # by halves of 16 bits, widened before
     Instruction("smlal", multiply_add("smlal", 4, "u8", "i8"), 4, 4, A72),
     Instruction("smlal.i8", multiply_add("smlal.i8", 4, "i8", "i8"), 4, 4, A72),
 )
 
+ROWS_32: tuple[Instruction, ...] = (
+    Instruction("vmull.s8", dot("vmull.s8", "i8", "i8", 2, 4), 4, 4, A9),
+)
+"""The pairs of bytes on 32-bit processors."""
 
 Pace: TypeAlias = Mapping[str, tuple[float, int]]
 """Start of a row's name -> how many start in a cycle, and the cycles from one sum to the next that needs
 it."""
 
-_A53: Pace = MappingProxyType({"fmla": (1, 10), "smull": (0.5, 6), "umull": (0.5, 6), "smlal": (1, 6)})
+_A53: Pace = MappingProxyType({"fmla": (1, 10), "smull": (0.5, 6), "smlal": (1, 6)})
 _A55: Pace = MappingProxyType({
-    "fmla": (1, 4), "sdot": (1, 4), "udot": (1, 4), "smull": (0.5, 4), "umull": (0.5, 4), "smlal": (1, 4),
+    "fmla": (1, 4), "sdot": (1, 4), "udot": (1, 4), "smull": (0.5, 4), "smlal": (1, 4),
 })  # fmt: skip
 _FOUR_PIPES: Pace = MappingProxyType({
-    "fmla": (4, 4), "smull": (2, 4), "umull": (2, 4), "smlal": (2, 4),
+    "fmla": (4, 4), "smull": (2, 4), "smlal": (2, 4),
     **dict.fromkeys(("sdot", "udot", "usdot", "smmla", "ummla", "usmmla"), (4, 3)),
 })  # fmt: skip
 PACES: Mapping[str, Pace] = MappingProxyType({
@@ -56,13 +59,6 @@ PACES: Mapping[str, Pace] = MappingProxyType({
 })  # fmt: skip
 """LLVM's name of a core whose vector pipes are not two -> its pace, by LLVM's tables
 (benchmarks/results/arm.md)."""
-
-
-ROWS_32: tuple[Instruction, ...] = (
-    Instruction("vmull.s8", dot("vmull.s8", "i8", "i8", 2, 4), 4, 4, A9),
-    Instruction("vmull.u8", dot("vmull.u8", "u8", "u8", 2, 4), 4, 4, A9),
-)
-"""The pairs of bytes on 32-bit processors."""
 
 
 def rows(features: frozenset[str], cpu: str = "") -> tuple[Instruction, ...]:

@@ -298,9 +298,7 @@ PRINT: Mapping[str, Print] = {
     "vpmaddwd": _vpmaddwd,
     "vpmaddwd.i8": _vpmaddwd_turned,
     "smull": _pairs("aarch64.neon.smull", "aarch64.neon.saddlp", sums=False),
-    "umull": _pairs("aarch64.neon.umull", "aarch64.neon.uaddlp", sums=False),
     "vmull.s8": _pairs("arm.neon.vmulls", "arm.neon.vpadals", sums=True),
-    "vmull.u8": _pairs("arm.neon.vmullu", "arm.neon.vpadalu", sums=True),
     **{name: _neon(name) for name in ("sdot", "udot", "usdot", "smmla", "ummla", "usmmla")},
 }
 """The first parts of a row's name -> its code."""

@@ -76,13 +76,13 @@ LEVELS = {
     ("x86_64-linux", "icelake-server", ""): {
         "vfmadd.512", "vpmaddwd.512", "vpmaddwd.i8.512", "vpdpbusd.512", "vpdpbusd.i8.512",
     },
-    ("aarch64-linux", "cortex-a53", ""): {"fmla", "smull", "umull"},
-    ("aarch64-linux", "cortex-a76", ""): {"fmla", "smull", "umull", "sdot", "udot"},
-    ("aarch64-linux", "cortex-a76", "-dotprod"): {"fmla", "smull", "umull"},
+    ("aarch64-linux", "cortex-a53", ""): {"fmla", "smull"},
+    ("aarch64-linux", "cortex-a76", ""): {"fmla", "smull", "sdot", "udot"},
+    ("aarch64-linux", "cortex-a76", "-dotprod"): {"fmla", "smull"},
     ("aarch64-linux", "cortex-x2", ""): {
-        "fmla", "smull", "umull", "sdot", "udot", "usdot", "smmla", "ummla", "usmmla",
+        "fmla", "smull", "sdot", "udot", "usdot", "smmla", "ummla", "usmmla",
     },
-    ("armv7-linux", "cortex-a7", ""): {"vmull.s8", "vmull.u8"},
+    ("armv7-linux", "cortex-a7", ""): {"vmull.s8"},
     ("armv7-linux", "cortex-a7", "-neon"): set(),
 }
 

@@ -31,18 +31,18 @@ from smelt.targets.llvm.machines import Cpu, cpu_for
 Array = np.ndarray[Any, Any]
 
 
-def product(k: int, n: int, left: DType = u8, right: DType = i8) -> Kernel:
-    return op_kernel("matmul", [("m", k), (k, n)], ("m", n), dtypes=[left, right], out_dtype=i32)
+def product(k: int, n: int, left: DType = u8) -> Kernel:
+    return op_kernel("matmul", [("m", k), (k, n)], ("m", n), dtypes=[left, i8], out_dtype=i32)
 
 
-def convolution(c: int, n: int, k: int, pad: int, left: DType = u8, right: DType = i8) -> Kernel:
+def convolution(c: int, n: int, k: int, pad: int, left: DType = u8) -> Kernel:
     attrs = {
         "strides": (2, 1), "dilations": (1, 1), "group": 1, "channels_last": True,
         "pads_begin": (to_dim(pad),) * 2, "pads_end": (to_dim(pad),) * 2, "origin": 100,
     }  # fmt: skip
     out = ("n", f"(h + {2 * pad - k})//2 + 1", f"w + {2 * pad - k} + 1", n)
     shapes = [("n", "h", "w", c), (k, k, c, n), (n,)]
-    return op_kernel("conv", shapes, out, attrs, dtypes=[left, right, i32], out_dtype=i32)
+    return op_kernel("conv", shapes, out, attrs, dtypes=[left, i8, i32], out_dtype=i32)
 
 
 # One vector and several, a cut one, one column more; K below, at, above and far above a row's depth.
@@ -56,9 +56,9 @@ ENVS = ({"m": 1}, {"m": 2}, {"m": 7}, {"m": 13})
 CONV_ENVS = ({"n": 1, "h": 5, "w": 4}, {"n": 2, "h": 6, "w": 9})
 
 
-def case(name: str, left: DType = u8, right: DType = i8) -> tuple[Kernel, tuple[dict[str, int], ...]]:
+def case(name: str, left: DType = u8) -> tuple[Kernel, tuple[dict[str, int], ...]]:
     make, args = KERNELS[name]
-    return make(*args, left, right), ENVS if make is product else CONV_ENVS  # type: ignore[operator]
+    return make(*args, left), ENVS if make is product else CONV_ENVS  # type: ignore[operator]
 
 
 def scheduled(kernel: Kernel, machine: Machine) -> Kernel:
@@ -152,22 +152,20 @@ BOARDS = {
     ARM32: (("-target", "arm-linux-none", "-mcpu=cortex_a7"), ("qemu-arm-static", "-cpu", "cortex-a7")),
 }
 ARM = {
-    "neon": (ARM64, "", i8, i8, "smull"),
-    "neon-unsigned": (ARM64, "", u8, u8, "umull"),
-    "neon32": (ARM32, "+neon", i8, i8, "vmull.s8"),
-    "neon32-unsigned": (ARM32, "+neon", u8, u8, "vmull.u8"),
-    "dotprod": (ARM64, "+dotprod", i8, i8, "sdot"),
-    "i8mm": (ARM64, "+dotprod,+i8mm", u8, i8, "usmmla"),
-    "i8mm-signed": (ARM64, "+dotprod,+i8mm", i8, i8, "smmla"),
+    "neon": (ARM64, "", i8, "smull"),
+    "neon32": (ARM32, "+neon", i8, "vmull.s8"),
+    "dotprod": (ARM64, "+dotprod", i8, "sdot"),
+    "i8mm": (ARM64, "+dotprod,+i8mm", u8, "usmmla"),
+    "i8mm-signed": (ARM64, "+dotprod,+i8mm", i8, "smmla"),
 }
 
 
 @pytest.mark.parametrize("level", ARM)
 def test_products_of_bytes_on_arm(level: str, tmp_path: Path) -> None:
-    triple, features, left, right, row = ARM[level]
+    triple, features, left, row = ARM[level]
     cpu = cpu_for(triple, "generic" if triple == ARM64 else "cortex-a7", features)
     board = Board(cpu, *BOARDS[triple])
-    naive = [case(name, left, right) for name in KERNELS]
+    naive = [case(name, left) for name in KERNELS]
     kernels = [scheduled(k, cpu.machine).with_(name=f"t{i}") for i, (k, _) in enumerate(naive)]
     assert all("replace" in k.schedule for k in kernels)
     assert f" {row}" in kernels[list(KERNELS).index("product-64x65")].schedule

@@ -78,6 +78,8 @@ def _signed_matmul(g: Editor, n: Node) -> Ref | None:
         return None
     if not all(d.is_const for d in g.shape(w)[-2:]):
         return None  # no instruction takes it (core/schedule/strategies/fitting.py)
+    if g.array(w) is None and g.shape(x)[-2].const_or_none == 1:
+        return None  # the sums would take as long as the product
     sums = scaled_sums(g, integer_sums(g, w, -2), 128)
     return g.emit("add", (g.emit("matmul", (_signed(g, x), w)), sums))
 
