@@ -234,7 +234,7 @@ class SftpFiles:
             channel.settimeout(budget.limits.command)
         try:
             yield
-        except (paramiko.SSHException, OSError, EOFError) as error:
+        except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError) as error:
             shown = path if path.startswith("/") else self.full_path(path)
             what = f"{doing} '{shown}' failed on device '{self.device}'"
             raise self._explained(what, error, budget) from error

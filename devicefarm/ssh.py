@@ -192,14 +192,12 @@ class SshTransport:
         return self._opened(budget).damaged(bundle, budget)
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:
-        channel = self._session(budget)
-        with self._doing("starting the runner", budget):
-            channel.exec_command(f"exec {shlex.join([f'{remote}/{RUNNER}', '--serve'])}")
-        return SshChannel(channel, budget.limits.close)
+        command = f"exec {shlex.join([f'{remote}/{RUNNER}', '--serve'])}"
+        return SshChannel(self._begun(command, "starting the runner", budget), budget.limits.close)
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:
         deadline = budget.deadline(budget.limits.command)
-        session = self._asked(argv, budget)
+        session = self._begun(shlex.join(argv), f"running '{argv[0]}'", budget)
         channel = SshChannel(session, budget.limits.close)
         out = b""
         try:
@@ -278,13 +276,13 @@ class SshTransport:
         return client
 
     def _session(self, budget: Budget) -> paramiko.Channel:
-        """A new channel. Where it shows that the connection is lost, which nothing had told before, it is one
-        of a new connection: nothing has begun yet."""
+        """A new channel, asked for twice unless the device is silent: nothing has begun yet. The connection
+        may be lost, which nothing had told before (then there is a new one), and dropbear may close a new
+        channel while another one ends."""
         try:
             return self._channel(budget)
-        except SmeltError:
-            transport = self._client.get_transport() if self._client else None
-            if transport is None or transport.is_active():
+        except InfraError as error:
+            if error.status == LINK_STALLED:
                 raise
         return self._channel(budget)
 
@@ -304,39 +302,63 @@ class SshTransport:
     def _sftp_files(self, budget: Budget) -> SftpFiles:
         """The one sftp channel, which stays open as long as the connection: dropbear refuses a runner's
         channel that is opened while it closes."""
-        client = self._connected(budget)
+        self._connected(budget)
         if self._files is None:
-            with self._doing("opening sftp (is an sftp server installed there?)", budget):
-                sftp = client.open_sftp()
-                channel = sftp.get_channel()
-                assert channel is not None
-                channel.settimeout(budget.limits.command)
+            doing = "opening sftp (is an sftp server installed there?)"
+            channel = self._session(budget)
+            channel.settimeout(budget.limits.command)
+            self._ask(partial(channel.invoke_subsystem, "sftp"), channel, doing, budget)
+            with self._doing(doing, budget):
+                sftp = paramiko.SFTPClient(channel)
                 root = self._root if self._root.startswith("/") else f"{sftp.normalize('.')}/{self._root}"
             self._files = SftpFiles(self.name, sftp, root, self.execute)
         return self._files
 
-    def _asked(self, argv: list[str], budget: Budget) -> paramiko.Channel:
-        """A channel on which the command was begun. dropbear may close a new channel, before it begins
-        anything, while another one ends: then it is asked once more."""
+    def _begun(self, command: str, doing: str, budget: Budget) -> paramiko.Channel:
+        """A channel on which the command was begun. Where it was closed before that, on a connection that is
+        still there, dropbear did so (see `_session`): then it is asked once more."""
         session = self._session(budget)
         try:
-            session.exec_command(shlex.join(argv))
+            self._ask(partial(session.exec_command, command), session, doing, budget)
             return session
-        except paramiko.SSHException:
-            if self._client is None or not (link := self._client.get_transport()) or not link.is_active():
-                with self._doing(f"running '{argv[0]}'", budget):
-                    raise
+        except InfraError as error:
+            link = self._client.get_transport() if self._client else None
+            if error.status == LINK_STALLED or link is None or not link.is_active():
+                raise
         session = self._session(budget)
-        with self._doing(f"running '{argv[0]}'", budget):
-            session.exec_command(shlex.join(argv))
+        self._ask(partial(session.exec_command, command), session, doing, budget)
         return session
+
+    def _ask(
+        self, request: Callable[[], object], channel: paramiko.Channel, doing: str, budget: Budget
+    ) -> None:
+        """Ask something of a channel. paramiko waits for the answer without an end, until the channel is
+        closed: after the limit it is."""
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            channel.close()
+
+        timer = threading.Timer(budget.limits.connect, give_up)
+        timer.daemon = True
+        timer.start()
+        with self._doing(doing, budget):
+            try:
+                request()
+            except paramiko.SSHException as error:
+                if late.is_set():
+                    raise TimeoutError from error
+                raise
+            finally:
+                timer.cancel()
 
     @contextmanager
     def _doing(self, doing: str, budget: Budget) -> Iterator[None]:
         """Turn what paramiko and sockets raise into SmeltError(kind='infra')."""
         try:
             yield
-        except (paramiko.SSHException, OSError, EOFError) as error:
+        except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError) as error:
             what = f"{doing} failed on device '{self.name}'"
             lost = link_failure(self.name, what, error, budget.limits.connect)
             raise lost or infra(f"{what}: {error or type(error).__name__}") from error

@@ -12,9 +12,10 @@ import numpy as np
 import paramiko
 import pytest
 import rig
+from proxy import before
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import Budget, StepLimits
+from smelt.devicefarm.budget import LINK_STALLED, Budget, InfraError, StepLimits
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.doctor import examine, healthy
 from smelt.devicefarm.ssh import SshAddress, SshTransport
@@ -103,6 +104,54 @@ def test_a_connection_that_ends_as_a_channel_is_opened_is_made_again(
         assert transport.execute(["echo", word], Budget(LIMITS)).out == f"{word}\n"
     assert asked[0] is asked[1] is not asked[2]
     transport.close()
+
+
+def test_a_channel_that_is_closed_before_anything_begins_is_opened_anew(
+    sshd: rig.Sshd, native_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is opened, or as it is asked for a command or a runner; the connection stays."""
+    transport = SshTransport("board", sshd.address, root=str(tmp_path))
+    remote = transport.deploy(native_bundle, Budget(LIMITS))
+    opened, begun = paramiko.Transport.open_session, paramiko.Channel.exec_command
+
+    def once(self: Any, *args: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        if isinstance(self, paramiko.Channel):
+            self.close()
+        raise paramiko.SSHException("Unable to open channel.")
+
+    for owner, name in ((paramiko.Transport, "open_session"), (paramiko.Channel, "exec_command")):
+        monkeypatch.setattr(owner, name, once)
+        assert transport.execute(["echo", name], Budget(LIMITS)).out == f"{name}\n"
+        monkeypatch.setattr(owner, name, once)
+        transport.open_runner(remote, Budget(LIMITS)).close()
+    assert (paramiko.Transport.open_session, paramiko.Channel.exec_command) == (opened, begun)
+    transport.close()
+
+
+@pytest.mark.parametrize("request_name", ["exec_command", "invoke_subsystem"])
+def test_a_link_that_stalls_before_the_answer_meets_the_limit(
+    request_name: str, sshd: rig.Sshd, native_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel is there, and then nothing comes any more: paramiko itself would wait for ever."""
+    ask = getattr(paramiko.Channel, request_name)
+    with before(sshd.address.port) as proxy:
+        transport = SshTransport("board", replace(sshd.address, port=proxy.port))
+        assert transport.execute(["true"], Budget(LIMITS)).code == 0
+
+        def stall(self: paramiko.Channel, *args: Any) -> None:
+            proxy.stalled.set()
+            ask(self, *args)
+
+        monkeypatch.setattr(paramiko.Channel, request_name, stall)
+        with pytest.raises(InfraError, match="no byte came") as caught:
+            short = Budget(replace(LIMITS, connect=1.0))
+            if request_name == "exec_command":
+                transport.execute(["true"], short)
+            else:
+                transport.deploy(native_bundle, short)
+        assert caught.value.status == LINK_STALLED
+        transport.close()
 
 
 @pytest.mark.parametrize("server", ["sshd", "dropbear"])
