@@ -10,7 +10,10 @@ from __future__ import annotations
 import argparse
 import collections
 import math
+import pickle
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -70,13 +73,30 @@ def campaign(
     return tally
 
 
+def apart(generator: str, count: int) -> Tally:
+    """The campaign of `generator`'s first seeds in a Python process of its own. Each attack of some is a fork,
+    which costs by what the process holds: 28 ms of processor time at 0.2 GB, 68 ms at 1.3 GB."""
+    with tempfile.NamedTemporaryFile(prefix="tally-") as told:
+        argv = [sys.executable, str(Path(__file__).with_name(f"{generator}.py"))]
+        argv += ["--count", str(count), "--tally", told.name]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert told.seek(0, 2), f"{argv}: {done.stdout}{done.stderr}"
+        told.seek(0)
+        tally: Tally = pickle.load(told)
+    assert tally.counts.total() == count, tally.report()
+    return tally
+
+
 def main(attack: Callable[[int], Outcome], doc: str, count: int = 1000) -> int:
     """The command line of a generator; exit code 1 when something failed."""
     p = argparse.ArgumentParser(description=doc)
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--count", type=int, default=count)
     p.add_argument("--seconds", type=float, default=math.inf)
+    p.add_argument("--tally", type=Path, help="write what was found here, pickled")
     args = p.parse_args()
     tally = campaign(attack, range(args.seed, args.seed + args.count), args.seconds, sys.stdout)
     print(tally.report())
+    if args.tally:
+        args.tally.write_bytes(pickle.dumps(tally))
     return 1 if tally.failures else 0

@@ -5,11 +5,10 @@ The cases that it has found stand, under sanitizers, in tests/targets/runtime_c/
 
 from __future__ import annotations
 
-from attack_callers import attack
-from campaign import campaign
+from campaign import apart
 
 
 def test_fixed_seeds() -> None:
-    tally = campaign(attack, range(150))
+    tally = apart("attack_callers", 150)
     assert not tally.failures, tally.report()
     assert tally.counts["5 calls and more"] > 30

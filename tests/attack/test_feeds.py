@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attack_feeds import attack, having, places, raising
-from campaign import campaign
+from attack_feeds import having, places, raising
+from campaign import apart
 from isolated import isolated
 
 import smelt
@@ -21,7 +21,7 @@ X, K = np.ones((2, 3), np.float32), np.arange(4)
 
 
 def test_fixed_seeds() -> None:
-    tally = campaign(attack, range(300))
+    tally = apart("attack_feeds", 300)
     assert not tally.failures, tally.report()
     assert min(tally.counts["answered"], tally.counts["refused: shape"]) > 50  # both ways are gone
 

@@ -10,9 +10,9 @@ import struct
 from pathlib import Path
 
 import attack_protocol_device as device
-import attack_protocol_host as host
 import pytest
-from campaign import campaign
+from attack_protocol_host import recorded
+from campaign import apart, campaign
 from frames_raw import Raw
 from installed import program_path
 
@@ -38,14 +38,14 @@ needs_gcc = pytest.mark.skipif(program_path("gcc") is None, reason="no gcc: apt 
 
 
 def test_fixed_seeds_of_the_host() -> None:
-    tally = campaign(host.attack, range(150))
+    tally = apart("attack_protocol_host", 150)
     assert not tally.failures, tally.report()
     assert tally.counts["answered"] > 10
     assert sum(n for what, n in tally.counts.items() if what.startswith("infra at")) > 50
 
 
 def facts(**changes: object) -> bytes:
-    first = next(f for f in host.recorded() if f.type == FrameType.HELLO)
+    first = next(f for f in recorded() if f.type == FrameType.HELLO)
     return json.dumps(json.loads(first.payload) | changes).encode()
 
 
