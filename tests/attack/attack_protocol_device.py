@@ -277,16 +277,16 @@ def asks(pieces: Sequence[bytes], at: int) -> bool:
     return kinds[0] != FrameType.CANCEL and kinds[1:] != [FrameType.DATA]
 
 
-def converse(program: Sequence[str], pieces: Sequence[bytes], host: str) -> Heard:
-    """Play the pieces; what came of it."""
+def converse(program: Sequence[str], pieces: Sequence[bytes], host: str, patience: float = 0.4) -> Heard:
+    """Play the pieces; what came of it. patience: seconds for which a host that waits waits for an answer."""
     with tempfile.TemporaryFile() as errors:
-        code, heard, memory, out = _play(program, pieces, host, errors)
+        code, heard, memory, out = _play(program, pieces, host, errors, patience)
         errors.seek(0)
         return Heard(code, bytes(heard), errors.read(), memory, out)
 
 
 def _play(
-    program: Sequence[str], pieces: Sequence[bytes], host: str, errors: IO[bytes]
+    program: Sequence[str], pieces: Sequence[bytes], host: str, errors: IO[bytes], patience: float
 ) -> tuple[int | None, bytearray, int, bool]:
     """Exit code, stdout, resident bytes, and whether the host has heard the runner out."""
     process = subprocess.Popen(
@@ -301,7 +301,7 @@ def _play(
     fcntl.fcntl(of, fcntl.F_SETPIPE_SZ, PIPE)
     heard, end, gone = bytearray(), time.monotonic() + TALK, False
     for k, piece in enumerate(pieces):
-        view, ends, limit = memoryview(piece), heard.count(b'"status"'), time.monotonic() + 0.4
+        view, ends, limit = memoryview(piece), heard.count(b'"status"'), time.monotonic() + patience
         while not gone and time.monotonic() < end:
             if not view:
                 answered = heard.count(b'"status"') > ends or time.monotonic() > limit

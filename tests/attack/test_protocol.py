@@ -11,6 +11,7 @@ from pathlib import Path
 
 import attack_protocol_device as device
 import pytest
+from attack_protocol_device import HANG
 from attack_protocol_host import recorded
 from campaign import apart, campaign
 from frames_raw import Raw
@@ -177,7 +178,7 @@ def test_the_attack_sees_a_read_beyond_a_frame(where: str, unchecked: list[str])
     if where == "sanitizer":
         frames = [Raw(FrameType.CONTROL, bytes(4), 1)]
     pieces = [f.encode() for f in frames]
-    assert device.judge(device.converse(unchecked, pieces, "waits"), "").what == where
+    assert device.judge(device.converse(unchecked, pieces, "waits", HANG), "").what == where
     assert not device.judge(device.converse(device.program(), pieces, "waits"), "").failed
 
 
