@@ -339,16 +339,25 @@ class Exprs:
         by_depth: dict[int, list[tuple[int, Value]]] = {}
         for coef, v in parts:
             by_depth.setdefault(v.scope.depth, []).append((coef * width, v))
-        for depth in sorted(by_depth):
-            pointer = self._plus(pointer, self._offset(by_depth[depth], outer=depth < max(by_depth)))
+        scopes = [by_depth[depth] for depth in sorted(by_depth)]
+        if self.alone and len(scopes) > 1:
+            pointer, scopes = self._plus(pointer, self._hidden(scopes[:-1])), scopes[-1:]
+        for own in scopes:
+            pointer = self._plus(pointer, self._offset(own))
         return pointer
 
-    def _offset(self, parts: Sequence[tuple[int, Value]], outer: bool = False) -> Value:
-        """A sum, of which loops further inside see no terms where it is an outer one: LLVM's loop strength
-        reduction takes a third of the time of all its code to try the terms of addresses in each order."""
-        v = self.index.as_value(self.index.total(0, parts))
-        plain = not (outer and self.alone) or v.const is not None
-        return v if plain else self.b.pure(f"freeze {v.typed}", v.elem, 0, v)
+    def _hidden(self, scopes: Sequence[Sequence[tuple[int, Value]]]) -> Value:
+        """The sum of what scopes add to an address, outer first, as one number of which loops further inside
+        see no terms: LLVM's loop strength reduction takes a third of the time of all its code to try the
+        terms of addresses in each order. A pointer would hide what memory it is in, too."""
+        found: list[tuple[int, Value]] = []
+        for parts in scopes:
+            v = self._offset([*found, *parts])
+            found = [(1, v if v.const is not None else self.b.pure(f"freeze {v.typed}", v.elem, 0, v))]
+        return found[0][1]
+
+    def _offset(self, parts: Sequence[tuple[int, Value]]) -> Value:
+        return self.index.as_value(self.index.total(0, parts))
 
     def _plus(self, pointer: Value, offset: Value) -> Value:
         rhs = f"getelementptr i8, ptr {pointer.text}, {offset.typed}"
@@ -419,21 +428,23 @@ class Exprs:
 
     def select_pointer(self, m: BufferMemory, e: Load, inside: Value, lanes: int) -> Value:
         """inside ? &buffer[index] : zeros. The choice is made outside of the loops that the guard does
-        not mention, when what they add to the address stays inside the zero page."""
+        not mention, when what they add to the address stays inside the zero page, and once for neighbours
+        that are less than a page away."""
         width = m.buffer.dtype.bytes
         split = self.split(m, e.index)
         assert split is not None, e
-        const = split[1] * width
+        near = split[1] * width % LEAST_PAGE
         inner = [(c * width, v) for c, v in split[2] if v.scope.depth > inside.scope.depth]
         outer = [(c, v) for c, v in split[2] if v.scope.depth <= inside.scope.depth]
-        reach = max(lanes, 1) * width
+        own = max(lanes, 1) * width + near
+        reach = own
         for coef, v in inner:
             known = coef > 0 and v.low is not None and v.low >= 0 and v.high is not None
             reach += coef * v.high if known and v.high is not None else ZERO_PAGE
         if reach > ZERO_PAGE:
-            return self._choose(inside, self.pointer(m, e.index), max(lanes, 1) * width)
-        base = self.at(self._advance(m.pointer, outer, width), const)
-        return self._advance(self._choose(inside, base, reach), inner, 1)
+            inner, outer, reach = [], list(split[2]), own
+        base = self.at(self._advance(m.pointer, outer, width), split[1] * width - near)
+        return self.at(self._advance(self._choose(inside, base, reach), inner, 1), near)
 
     def _choose(self, inside: Value, pointer: Value, reach: int) -> Value:
         """inside ? pointer : zeros, of which `reach` bytes may be read. Their pages are touched once: LLVM

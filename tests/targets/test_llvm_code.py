@@ -147,6 +147,14 @@ def test_guards_disappear_inside() -> None:
     assert selects[0] == selects[1] > 0
 
 
+def test_neighbours_are_chosen_together() -> None:
+    """Two vectors of a pixel are inside or outside with it, and a page holds both."""
+    texts = [emit_module([parse_kernel(TREES["depthwise"][0])], cpu_for(X86, level)) for level in ("x86-64-v3", "x86-64-v4")]
+    assert [text.count("<8 x float>, ptr") > 0 for text in texts] == [True, False]
+    chosen = [len(re.findall("select .*@smelt.zeros", text)) for text in texts]
+    assert chosen[0] == chosen[1] > 0
+
+
 FEW_ROWS = """kernel @k(m: dim in 0..*, x: f32[m, 384], w: f32[64, 384, 16]) -> (y: f32[m, 1024]) {
   group o in 64 {
     tiles group (i0, r) in m : balanced (2 .. 1) {
