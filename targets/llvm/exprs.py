@@ -37,11 +37,10 @@ from smelt.targets.llvm.machines import Cpu
 from smelt.targets.llvm.registers import Registers, pieces, reduces_over
 from smelt.targets.llvm.scalar import Scalars, compute_elem, highest, lowest, storage_elem
 from smelt.targets.llvm.sharing import Given
+from smelt.targets.llvm.zeros import LEAST_PAGE, ZERO_PAGE, or_zeros
 
 MOST_NEIGHBOURS = 64
 """Elements that one test of vectors reads."""
-ZERO_PAGE = 65536  # bytes; in .bss, so it costs nothing in the file
-LEAST_PAGE = 4096  # bytes of a page of memory, or of some of its equal parts
 ElementPlace: TypeAlias = "tuple[str, tuple[Dim, ...]]"
 """A buffer and the index of an element."""
 LoopStep: TypeAlias = Callable[[list[Value]], list[Value]]
@@ -444,26 +443,7 @@ class Exprs:
         if reach > ZERO_PAGE:
             inner, outer, reach = [], list(split[2]), own
         base = self.at(self._advance(m.pointer, outer, width), split[1] * width - near)
-        return self.at(self._advance(self._choose(inside, base, reach), inner, 1), near)
-
-    def _choose(self, inside: Value, pointer: Value, reach: int) -> Value:
-        """inside ? pointer : zeros, of which `reach` bytes may be read. Their pages are touched once: LLVM
-        may make a masked load of the two, which reads nothing where the mask is false, but takes microseconds
-        each time where the page is not there yet (Zen 4)."""
-        self.b.declared.setdefault(
-            "smelt.zeros",
-            f"@smelt.zeros = internal global [{ZERO_PAGE} x i8] zeroinitializer, align 64",
-        )
-        zeros = Value("@smelt.zeros", "ptr", 0, self.b.root)
-        for page in range(0, reach, LEAST_PAGE):
-            key = f"touched {page}"
-            if key not in self.b.root.cache:
-                self.b.at(self.b.root, f"load volatile i8, ptr {self._zero_at(page)}", "i8", 0, key)
-        rhs = f"select {inside.typed}, {pointer.typed}, {zeros.typed}"
-        return self.b.pure(rhs, "ptr", 0, inside, pointer)
-
-    def _zero_at(self, offset: int) -> str:
-        return f"getelementptr (i8, ptr @smelt.zeros, i64 {offset})" if offset else "@smelt.zeros"
+        return self.at(self._advance(or_zeros(self.b, inside, base, reach), inner, 1), near)
 
     def _read(self, m: BufferMemory, pointer: Value, lanes: int) -> Value:
         dtype = m.buffer.dtype

@@ -149,7 +149,8 @@ def test_guards_disappear_inside() -> None:
 
 def test_neighbours_are_chosen_together() -> None:
     """Two vectors of a pixel are inside or outside with it, and a page holds both."""
-    texts = [emit_module([parse_kernel(TREES["depthwise"][0])], cpu_for(X86, level)) for level in ("x86-64-v3", "x86-64-v4")]
+    cpus = [cpu_for(X86, level) for level in ("x86-64-v3", "x86-64-v4")]
+    texts = [emit_module([parse_kernel(TREES["depthwise"][0])], cpu) for cpu in cpus]
     assert [text.count("<8 x float>, ptr") > 0 for text in texts] == [True, False]
     chosen = [len(re.findall("select .*@smelt.zeros", text)) for text in texts]
     assert chosen[0] == chosen[1] > 0
