@@ -43,7 +43,6 @@ from smelt.request import OnProgress, Request, bounds
 from smelt.stages import (
     PORTABLE,
     Compilation,
-    ScheduledParts,
     imported,
     is_dump,
     lowered_together,
@@ -221,22 +220,14 @@ def _scheduled(
     """The compiles of the entries for each variant, scheduled."""
     several = bool(parse_target(request.target).better)
     progress("schedule")
-
-    def schedule(at: tuple[VariantSpec, Mapping[str, Compilation]]) -> dict[str, ScheduledParts]:
-        v, lowered = at
-        done: dict[str, ScheduledParts] = {}
+    found = []
+    for v, lowered in variants:
+        done: dict[str, Compilation] = {}
         for name, c in lowered.items():
             with errors_about(name if request.entries else ""):
-                done[name] = c.scheduled(v.units, v.unit).parts()
-        return done
-
-    own = [(v, {name: _at_level(c, v, several) for name, c in cs.items()}) for v, cs in variants]
-    # dumps are written one after the other
-    found = (serially if os.environ.get("SMELT_DUMP") else spread)(schedule, own)
-    return [
-        Finished(v.level.processor, v.units[v.unit], {n: c.with_parts(parts[n]) for n, c in cs.items()})
-        for (v, cs), parts in zip(own, found, strict=True)
-    ]
+                done[name] = _at_level(c, v, several).scheduled(v.units, v.unit, spread)
+        found.append(Finished(v.level.processor, v.units[v.unit], done))
+    return found
 
 
 def _at_level(c: Compilation, v: VariantSpec, several: bool) -> Compilation:

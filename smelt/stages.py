@@ -14,8 +14,7 @@ from typing import Any, Final
 from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
 from smelt.core.ir.dump import DUMP_SUFFIX, Dump, dump_text, parse_dump, read_dump, write_dump
-from smelt.core.ir.graph import Graph, Module
-from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.graph import Module
 from smelt.core.ir.store import PackedWeights, WeightStore
 from smelt.core.ir.text import print_module
 from smelt.core.ir.verify import LOWERED, module_facts, verify
@@ -52,6 +51,7 @@ from smelt.core.plan.state import StateUse, with_shared_state, with_state
 from smelt.core.schedule import schedule_by, schedule_module
 from smelt.core.schedule.book import Book, parse_book
 from smelt.core.schedule.recall import Recall, Recalled
+from smelt.core.spread import SpreadOut, serially
 from smelt.importer import import_model, interface
 from smelt.importer.families import core_op
 from smelt.importer.interface import stands_for_more
@@ -152,14 +152,14 @@ class Compilation:
         context = Context(units[default], options, on_pass=hooks, dump=dump, units=units, unit=default)
         return context.from_environment()
 
-    def own(self, passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    def own(self, passes: Sequence[Pass], spread: SpreadOut = serially) -> tuple[Pass, ...]:
         """The passes with the schedule replaced by one that takes the request's schedules, and notes in
-        `asked` what it did."""
+        `asked` what it did. spread: computes schedules."""
 
         def schedule(module: Module, ctx: Context) -> Module:
             spec, threads = parse_target(self.request.target), self.request.threads
             names = {unit: machine_text(spec, m, threads) for unit, m in ctx.units.items()}
-            done = schedule_by(module, ctx.machine, ctx.units, Recall(self.book, names))
+            done = schedule_by(module, ctx.machine, ctx.units, Recall(self.book, names), spread)
             self.asked.clear()  # what an earlier variant had is not of this one
             self.asked.update(done.asked)
             return done.module
@@ -192,31 +192,15 @@ class Compilation:
         progress("schedule")
         return lowered.scheduled(units, default)
 
-    def scheduled(self, units: Mapping[str, Machine], default: str) -> Compilation:
-        """The compile after the PASSES from the schedule on."""
+    def scheduled(
+        self, units: Mapping[str, Machine], default: str, spread: SpreadOut = serially
+    ) -> Compilation:
+        """The compile after the PASSES from the schedule on. spread: computes schedules."""
         # SMELT_DEBUG stops here: the verifier cannot prove all that schedules make
         context = self.context(units, default).with_(verify=False)
-        module = run_pipeline(self.module, self.own(PASSES[self.place :]), context)
-        return self.with_parts(ScheduledParts(module.kernels, module.graphs, self.asked))
-
-    def parts(self) -> ScheduledParts:
-        """What the PASSES from the schedule on have changed."""
-        return ScheduledParts(self.module.kernels, self.module.graphs, self.asked)
-
-    def with_parts(self, parts: ScheduledParts) -> Compilation:
-        """The compile before the schedule, with what came of it."""
+        module = run_pipeline(self.module, self.own(PASSES[self.place :], spread), context)
         before = self.module if self.request.describe and self.place < len(PASSES) else None
-        module = self.module.with_(kernels=parts.kernels, graphs=parts.graphs)
-        return replace(self, module=module, place=len(PASSES), unscheduled=before, asked=dict(parts.asked))
-
-
-@dataclass(frozen=True)
-class ScheduledParts:
-    """What a schedule makes of a compile, and what it was asked: the rest stays, the weights among it."""
-
-    kernels: Mapping[str, Kernel]
-    graphs: Mapping[str, Graph]
-    asked: Mapping[str, Recalled]
+        return replace(self, module=module, place=len(PASSES), unscheduled=before, asked=dict(self.asked))
 
 
 def lowered_together(

@@ -29,9 +29,12 @@ from smelt.core.schedule.hot import MOST_POINTS, Point, all_points, least_points
 from smelt.core.schedule.question import Question
 from smelt.core.schedule.recall import Recall, Recalled
 from smelt.core.schedule.strategies import draft
+from smelt.core.spread import SpreadOut, serially
 
 Machines = Mapping[str, Machine]
 _FORMULA = sym("")
+FORK_QUESTIONS = 4
+"""Kernels whose schedule takes longer than a fork does."""
 
 
 def schedule_kernel(kernel: Kernel, machine: Machine, constants: frozenset[str] = frozenset()) -> Kernel:
@@ -63,11 +66,13 @@ def hot_reasons(module: Module, machine: Machine, units: Machines = MappingProxy
     return schedule_by(module, machine, units, Recall()).hot
 
 
-def schedule_by(module: Module, machine: Machine, units: Machines, recall: Recall) -> Scheduled:
+def schedule_by(
+    module: Module, machine: Machine, units: Machines, recall: Recall, spread: SpreadOut = serially
+) -> Scheduled:
     """As `schedule_module`. recall: the schedules to take in the place of the strategies' own; which uses
-    share a kernel is decided by the latter, and so is what runs at hot sizes. Raises SmeltError as Recall
-    does."""
-    scheduling = _Scheduling(module, machine, units, recall)
+    share a kernel is decided by the latter, and so is what runs at hot sizes. spread: asks the strategies.
+    Raises SmeltError as Recall does."""
+    scheduling = _Scheduling(module, machine, units, recall, spread)
     found = scheduling.run()
     laid = _packed_elsewhere(found)
     hot = {s.name: s.hot for s in module.symbols if s.hot}
@@ -121,21 +126,27 @@ def _range(p: DimParam, size: Dim, facts: Facts, ranges: Ranges) -> DimParam:
     return intersection(p, ranges[size])
 
 
+_Decided: TypeAlias = tuple[Kernel, Hashable]
+"""A scheduled kernel and what was decided (`_decisions`)."""
+
+
 @dataclass
 class _Scheduling:
     """Collects the kernels of one module. laid: weights that lie as other kernels packed them. hot: symbols
     with values at which kernels are to be fast. asked: about each kernel by its name in the result. reasons:
-    what came of hot values, in lines."""
+    what came of hot values, in lines. done, found: the kernels so far, by what was asked and by use."""
 
     module: Module
     machine: Machine
     units: Machines
     recall: Recall
+    spread: SpreadOut
     laid: WeightLayouts = field(default_factory=dict)
     hot: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     asked: dict[str, Recalled] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
-    done: dict[Hashable, tuple[Kernel, Hashable]] = field(default_factory=dict)
+    done: dict[Hashable, _Decided] = field(default_factory=dict)
+    found: dict[_Use, _Decided] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.start = FactScope(module_facts(self.module))
@@ -145,6 +156,7 @@ class _Scheduling:
         uses: dict[str, dict[_Use, None]] = {name: {} for name in self.module.kernels}
         for use in (u for g in graphs.values() for u in self._uses(g, self.start)):
             uses[use.kernel][use] = None
+        self._ask(use for mine in uses.values() for use in mine)
         kernels: dict[str, Kernel] = {}
         names: dict[_Use, str] = {}
         for name, mine in uses.items():
@@ -202,7 +214,7 @@ class _Scheduling:
         kernel = self.module.kernels[name]
         groups: dict[tuple[str, Hashable], dict[_Use, Kernel]] = {}
         for u in uses:
-            scheduled, decisions = self._scheduled(u)
+            scheduled, decisions = self.found[u]
             groups.setdefault((u.unit, decisions), {})[u] = scheduled
         alike = ((key, part) for key, group in groups.items() for part in _few_points(group))
         for (_, decisions), group in alike:
@@ -235,18 +247,26 @@ class _Scheduling:
         names = frozenset(kernel.inputs[i].name for i in use.constants) - laid.keys()
         return Question(kernel, names, laid)
 
-    def _scheduled(self, use: _Use) -> tuple[Kernel, Hashable]:
-        """The kernel for a use, without a name, and its decisions; kernels of equal structure are scheduled
-        once."""
-        asked = self._question(use)
-        kernel = asked.kernel
-        key = (kernel, use.unit, use.constants, use.laid)
-        done = self.done.get(key)  # the key is hashed whole, so it is looked up no oftener than it must be
-        if done is None:
-            if not kernel.schedule:
-                kernel = asked.drafted(self.units.get(use.unit, self.machine)).kernel
-            done = self.done[key] = kernel, _decisions(kernel)
-        return done
+    def _ask(self, uses: Iterable[_Use]) -> None:
+        """Find the kernel for each use, without a name, and its decisions; kernels of equal structure are
+        scheduled once."""
+        wanted: dict[Hashable, tuple[Question, Machine]] = {}
+        keys: dict[_Use, Hashable] = {}
+        for use in uses:
+            if use not in self.found:
+                asked = self._question(use)
+                # hashed whole, so it is looked up no oftener than it must be
+                keys[use] = key = (asked.kernel, use.unit, use.constants, use.laid)
+                if key not in self.done:
+                    wanted[key] = asked, self.units.get(use.unit, self.machine)
+        made = self.spread(_answer, list(wanted.values()), FORK_QUESTIONS)
+        self.done.update((key, (k, _decisions(k))) for key, k in zip(wanted, made, strict=True))
+        self.found.update((use, self.done[key]) for use, key in keys.items())
+
+    def _scheduled(self, use: _Use) -> _Decided:
+        """What `_ask` finds for one use."""
+        self._ask([use])
+        return self.found[use]
 
     def _cases(
         self, name: str, scheduled: Kernel, uses: Sequence[_Use]
@@ -273,6 +293,12 @@ class _Scheduling:
                 continue  # it copies there, too
             if not isinstance(case, str):
                 yield values, case.with_(origin=scheduled.origin)
+
+
+def _answer(asked: tuple[Question, Machine]) -> Kernel:
+    """What the strategies make of a kernel; one that came scheduled stays."""
+    question, machine = asked
+    return question.kernel if question.kernel.schedule else question.drafted(machine).kernel
 
 
 def _asked_of(about: Question, kernel: Kernel, machine: Machine) -> Kernel:

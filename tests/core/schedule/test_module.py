@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -20,10 +23,13 @@ from smelt.core.machine import Machine
 from smelt.core.ops import OPS
 from smelt.core.plan.items import timeline
 from smelt.core.plan.weights import weight_places, weight_readers
-from smelt.core.schedule import schedule_module
+from smelt.core.schedule import schedule_by, schedule_module
+from smelt.core.schedule.recall import Recall
 from smelt.core.schedule.schedule import apply, parse
 
 MACHINE = Machine("m", 256, 16)
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def _kernel(name: str) -> Kernel:
@@ -52,6 +58,21 @@ def _module(calls: tuple[tuple[str, str], ...]) -> Module:
 def _laid(kernel: Kernel) -> list[int]:
     """Numbers of the inputs that have a layout."""
     return [n for n, b in enumerate(kernel.inputs) if b.layout is not None]
+
+
+def test_strategies_are_asked_at_once_and_once() -> None:
+    """All that no kernel before them has asked, in one turn, wherever that is computed."""
+    turns: list[int] = []
+
+    def spread(function: Callable[[A], B], items: Sequence[A], each: int = 1) -> list[B]:
+        turns.append(len(items))
+        return [pickle.loads(pickle.dumps(function(item))) for item in items]
+
+    calls = (("k1", "@w"), ("k2", "%b"), ("k3", "@w"), ("k1", "%b"))
+    made = schedule_by(_module(calls), MACHINE, {}, Recall(), spread).module
+    assert made == schedule_module(_module(calls), MACHINE)
+    assert turns[0] == 2  # k3 is k1 by another name, and k1 of a value is k2
+    assert not any(turns[1:])
 
 
 def test_weights_are_packed_and_values_are_not() -> None:
