@@ -428,11 +428,11 @@ class Exprs:
     def select_pointer(self, m: BufferMemory, e: Load, inside: Value, lanes: int) -> Value:
         """inside ? &buffer[index] : zeros. The choice is made outside of the loops that the guard does
         not mention, when what they add to the address stays inside the zero page, and once for neighbours
-        that are less than a page away."""
+        that are less than a page away, in code of one thread: elsewhere nobody has measured it."""
         width = m.buffer.dtype.bytes
         split = self.split(m, e.index)
         assert split is not None, e
-        near = split[1] * width % LEAST_PAGE
+        near = split[1] * width % LEAST_PAGE if self.alone else 0
         inner = [(c * width, v) for c, v in split[2] if v.scope.depth > inside.scope.depth]
         outer = [(c, v) for c, v in split[2] if v.scope.depth <= inside.scope.depth]
         own = max(lanes, 1) * width + near
