@@ -81,7 +81,7 @@ class Exprs:
         self.invariant_loads = True  # LLVM may move loads of read-only memory anywhere
         self._moving: frozenset[str] = frozenset()  # variables that differ between lanes
         self._symbols: dict[int, tuple[Load, frozenset[str]]] = {}
-        self._lines_ahead = Ahead(b)
+        self._lines_ahead = Ahead(b, cpu.machine.cache_bytes[-1])
         self._flat: dict[ElementPlace, Dim] = {}
         self._memo: dict[int, Value] = {}
         self._splits: dict[ElementPlace, Split | None] = {}
@@ -470,7 +470,7 @@ class Exprs:
         if found is None:
             found = self.b.at(scope, rhs, elem, lanes, key)
             if m.buffer.ahead and lanes:
-                self._lines_ahead.after(m.buffer, pointer, scope, elem, lanes)
+                self._lines_ahead.after_read(m.buffer, pointer, scope, elem, lanes)
         return found
 
     def _read_masked(
