@@ -43,8 +43,8 @@ def _simd(name: str, bits: int, registers: int, **more: object) -> Machine:
 
 
 AHEAD = 4096
-"""How far after what an x86 processor reads of a weight its cache is asked for more, in bytes: one page,
-whose address is then looked up in time, too (benchmarks/results/choices.md)."""
+"""How far after what an x86 processor reads of a weight its cache is asked for more, in bytes: one page
+(benchmarks/results/choices.md)."""
 
 AHEAD_OF_STORES = 1024
 """The same of what it writes: the core owns the lines then before the stores wait for them, and of a chunk of
