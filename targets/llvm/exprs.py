@@ -81,7 +81,7 @@ class Exprs:
         self.invariant_loads = True  # LLVM may move loads of read-only memory anywhere
         self._moving: frozenset[str] = frozenset()  # variables that differ between lanes
         self._symbols: dict[int, tuple[Load, frozenset[str]]] = {}
-        self._lines_ahead = Ahead(b, cpu.machine.cache_bytes[-1])
+        self.lines_ahead = Ahead(b, self.index, cpu.machine.cache_bytes[-1])
         self._flat: dict[ElementPlace, Dim] = {}
         self._memo: dict[int, Value] = {}
         self._splits: dict[ElementPlace, Split | None] = {}
@@ -327,7 +327,8 @@ class Exprs:
         assert split is not None, f"{m.buffer.name}{list(map(str, index))} is not affine in its lanes"
         _, const, parts = split
         width = m.buffer.dtype.bytes
-        return self.at(self._advance(m.pointer, parts, width), const * width)
+        found = self.at(self._advance(m.pointer, parts, width), const * width)
+        return self.lines_ahead.walking(found, m.buffer, m.pointer, parts)
 
     def _advance(self, pointer: Value, parts: Sequence[tuple[int, Value]], width: int) -> Value:
         """pointer + the sum, one step for each scope, outer first: inner loops add only what they vary."""
@@ -470,7 +471,7 @@ class Exprs:
         if found is None:
             found = self.b.at(scope, rhs, elem, lanes, key)
             if m.buffer.ahead and lanes:
-                self._lines_ahead.after_read(m.buffer, pointer, scope, elem, lanes)
+                self.lines_ahead.after_read(m.buffer, pointer, scope, elem, lanes)
         return found
 
     def _read_masked(

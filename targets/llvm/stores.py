@@ -96,7 +96,7 @@ class Stores(Control):
         else:
             self.b.effect(f"store {value.typed}, ptr {at.text}, align {dtype.bytes}")
         if m.buffer.ahead and moving:
-            self._lines_ahead.after_write(m.buffer, at, self.b.scope, value.elem, moving)
+            self.lines_ahead.after_write(m.buffer, at, self.b.scope, value.elem, moving)
         self.epochs[s.buffer] = self.epochs.get(s.buffer, 0) + 1
 
     def _raw_load(self, m: BufferMemory, at: Value, lanes: int, mask: Value) -> Value:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from smelt.core.dim import YES, Dim, Facts, ceildiv
 from smelt.core.ir.kernel import Tiles
+from smelt.targets.llvm.ahead import Share
 from smelt.targets.llvm.builder import Value
 from smelt.targets.llvm.statements import Statements
 
@@ -19,6 +20,15 @@ class Tiled(Statements):
         ix = self.index
         extent = ix.number(t.extent, self.env)
         n = ix.pick("smax", ix.number(ceildiv(t.extent, t.sizes[0]), self.env), 1)
+        outer = self.lines_ahead.share
+        self.lines_ahead.share = Share(at, n, self.b.scope.depth)
+        self._balanced(t, at, extent, n, inside)
+        self.lines_ahead.share = outer
+
+    def _balanced(
+        self, t: Tiles, at: int | Value, extent: int | Value, n: int | Value, inside: Callable[[], None]
+    ) -> None:
+        ix = self.index
         rows = ix.floordiv(extent, n)
         longer = ix.sub(extent, ix.mul(n, rows))
         start = ix.add(ix.mul(rows, at), ix.pick("smin", longer, at))

@@ -83,6 +83,18 @@ def test_pages_of_large_weights_are_asked_for_far_ahead(level: str) -> None:
     assert "prefetch" not in product(PRODUCT.replace("64", "4096"), ARM, "cortex-a76")
 
 
+@pytest.mark.parametrize(
+    ("columns", "terms", "shared"), [(256, 4096, True), (64, 4096, False), (256, 64, False)]
+)
+def test_many_tiles_share_the_next_panel(columns: int, terms: int, shared: bool) -> None:
+    """Where a weight is large and has several panels, requests for the second-level cache follow a part of
+    the distance walked, once in each loop over terms; the number of tiles decides which part."""
+    text = product(PRODUCT.replace("64", str(terms)).replace("128", str(columns)), X86, "x86-64-v4")
+    walked = [len(re.findall(r"lshr i64 %\w+, 16", b)) for b in re.split(r"\n(?=\w+:)", text)]
+    asked = [b.count("i32 0, i32 2, i32 1)") for b in re.split(r"\n(?=\w+:)", text)]
+    assert any(walked) == shared and (not shared or all(bool(w) == bool(a) for w, a in zip(walked, asked)))
+
+
 def asked_of_weights(text: str, level: str) -> list[tuple[int, int, int]]:
     """For each block of code: lines that it loads, requests into the first cache and the second."""
     lanes = machine_for(X86, level).lanes(32)
