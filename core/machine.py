@@ -82,6 +82,17 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class Chaining:
+    """When launches that follow each other are done as one launch of one group (schedule/chain.py). parts: so
+    many at most. work: multiply-adds that a group does while a launch is begun. words: of 8 bytes that a
+    launch's parameters may take."""
+
+    parts: int
+    work: int
+    words: int
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """One unit that kernels are mapped onto; strategies ask it and nothing else.
 
@@ -110,6 +121,7 @@ class Machine:
     multiply-adds, where tiles have 4 or 6 elements on an axis; None: what it costs processors with vectors,
     and on machines with lanes convolutions stay as they are.
     figures: what placement takes it for; None: nobody has measured it.
+    chaining: when small launches are worth being one; None: never, as far as anybody has measured.
     """
 
     name: str
@@ -136,6 +148,7 @@ class Machine:
     bandwidth: float | None = None
     transforms: tuple[int, int] | None = None
     figures: Figures | None = None
+    chaining: Chaining | None = None
 
     @property
     def has_lanes(self) -> bool:

@@ -129,7 +129,8 @@ def lower(
     own = [(v, {name: cs[k] for name, cs in lowered.items()}) for k, v in enumerate(variants)]
     made = _scheduled(request, own, progress, spread)[::-1]
     progress("plan")
-    linked = link([(f.processor, _arranged(request, f.done)) for f in made], spread)
+    units = {unit: machine for v in variants for unit, machine in v.units.items()}
+    linked = link([(f.processor, _arranged(request, f.done)) for f in made], spread, units)
     every = [c for f in made for c in f.done.values()]
     before, asked = tuple(c.unscheduled for c in every), tuple(a for c in every for a in c.asked.values())
     return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec, before, asked)

@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 _RUNTIME = (
-    "bind", "cache", "check", "cpu", "crossing", "device", "faults", "launch", "memory", "policy", "pool",
-    "session", "share", "state", "stream", "surroundings", "tensor", "unit", "weights",
+    "bind", "cache", "chain", "check", "cpu", "crossing", "device", "faults", "launch", "memory", "policy",
+    "pool", "session", "share", "state", "stream", "surroundings", "tensor", "unit", "weights",
 )  # fmt: skip
 _CRT = ("crt",)
 _RUNNER = (

@@ -75,9 +75,11 @@ def barriers_before(
     body: tuple[Stmt, ...], facts: Facts, shapes: Mapping[str, Buffer], own: frozenset[str]
 ) -> frozenset[int]:
     """Positions in a body before which all lanes must have come. own: buffers whose parts belong to
-    one lane each."""
+    one lane each. Between ordered blocks they stand whatever these touch."""
     if len(body) < 2 or not any(map(has_lanes, body)):
         return frozenset()
+    if all(isinstance(s, Block) and s.ordered for s in body):
+        return frozenset(range(1, len(body)))
     found: set[int] = set()
     last = 0
     for edge in sorted(sibling_edges(body, facts, shapes), key=lambda e: e.later):

@@ -181,13 +181,16 @@ class Block:
     """Statements in order, with buffers of their own and optional integer bindings and guard.
     let: symbols bound to values (clamped to low..high), visible in body. Runs only where guard holds.
     by: the name of a machine's instruction that the body, one nest of loops, is computed by; the body is what
-    it means (see core/ir/instructions.py)."""
+    it means (see core/ir/instructions.py).
+    ordered: it begins when all before it in its body has ended, whatever that touched: buffers of different
+    names may lie in one place of memory (see core/schedule/chain.py)."""
 
     body: tuple[Stmt, ...]
     buffers: tuple[Buffer, ...] = ()
     let: tuple[tuple[str, Expr, Dim, Dim], ...] = ()
     guard: tuple[Bound, ...] = ()
     by: str = ""
+    ordered: bool = False
 
 
 Stmt: TypeAlias = Store | Loop | Tiles | Block

@@ -137,7 +137,7 @@ def with_body(s: Stmt, body: Body) -> Stmt:
     if isinstance(s, Loop):
         return Loop(s.level, s.var, s.extent, body, s.buffers)
     if isinstance(s, Block):
-        return Block(body, s.buffers, s.let, s.guard, s.by)
+        return Block(body, s.buffers, s.let, s.guard, s.by, s.ordered)
     assert isinstance(s, Tiles)
     return Tiles(s.level, s.start, s.rows, s.extent, s.sizes, s.mode, body, s.buffers)
 
@@ -158,7 +158,7 @@ def map_stmt_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     body = tuple([map_stmt_exprs(c, fn) for c in s.body])
     if isinstance(s, Block):
         let = tuple([(v, fn(x), low, high) for v, x, low, high in s.let])
-        return Block(body, s.buffers, let, s.guard, s.by)
+        return Block(body, s.buffers, let, s.guard, s.by, s.ordered)
     return with_body(s, body)
 
 
@@ -176,7 +176,7 @@ def map_stmt_dims(s: Stmt, fn: DimFn) -> Stmt:
     buffers = tuple([map_buffer_dims(b, fn) for b in s.buffers])
     if isinstance(s, Block):
         let = tuple([(v, map_expr_dims(x, fn), fn(lo), fn(hi)) for v, x, lo, hi in s.let])
-        return Block(body, buffers, let, map_guard(s.guard, fn), s.by)
+        return Block(body, buffers, let, map_guard(s.guard, fn), s.by, s.ordered)
     return _loop(s, fn(s.extent), body, buffers)
 
 
@@ -213,7 +213,7 @@ def _substitute_block(s: Block, mapping: Mapping[str, DimLike]) -> Block:
         inner = _shadow(inner, (var,))
     buffers = tuple([map_buffer_dims(b, lambda d: d.substitute(inner)) for b in s.buffers])
     guard = substitute_guard(s.guard, inner)
-    return Block(substitute_body(s.body, inner), buffers, tuple(let), guard, s.by)
+    return Block(substitute_body(s.body, inner), buffers, tuple(let), guard, s.by, s.ordered)
 
 
 def substitute_body(body: Body, mapping: Mapping[str, DimLike]) -> Body:

@@ -508,10 +508,11 @@ class Parser(Tokens):
             return name, value, *self.clamp()
 
         by = self.name() if self.take("by") else ""
+        ordered = self.take("ordered")
         lets = self._list(binding) if self.take("let") else ()
         guard = self.guard() if self.take("if") else ()
         body, buffers = self.scoped()
-        return Block(body, buffers, lets, guard, by)
+        return Block(body, buffers, lets, guard, by, ordered)
 
     def clamp(self) -> tuple[Dim, Dim]:
         """'in' low '..' high"""

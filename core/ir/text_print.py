@@ -293,7 +293,7 @@ def _head(s: Stmt, scope: BufferTypes) -> str:
         lets = ", ".join(
             f"{name_text(v)} = {print_expr(e, scope)} in {lo} .. {hi}" for v, e, lo, hi in s.let
         )
-        head = f"block by {name_text(s.by)}" if s.by else "block"
+        head = "block" + (f" by {name_text(s.by)}" if s.by else "") + (" ordered" if s.ordered else "")
         return head + (f" let ({lets})" if lets else "") + (f" if {_guard(s.guard)}" if s.guard else "")
     if isinstance(s, Tiles):
         names = f"({name_text(s.start)}, {name_text(s.rows)})"

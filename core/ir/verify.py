@@ -41,7 +41,7 @@ Kernels
                 Machine's row of that name means.
   K10 barriers  lanes wait for each other where all lanes of the group come (core/ir/barriers.py): no lane
                 node lies inside another but directly, and shared buffers are declared outside of lanes and
-                vectors.
+                vectors, where ordered blocks stand too, with no other statement beside them.
 
 That printing then parsing gives an equal module is checked by `verify_text`. That a plan never overlaps
 two live buffers is the planner's own check (core/plan).

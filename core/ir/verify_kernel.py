@@ -146,6 +146,7 @@ def _stmt(s: Stmt, scope: _Scope) -> None:
     inner = inner.declare(s.buffers)
     if isinstance(s, Block):
         _guard(s.guard, inner)
+    _order(s.body, inner)
     for c in s.body:
         _stmt(c, inner)
 
@@ -192,6 +193,15 @@ def _instruction(s: Block, scope: _Scope) -> None:
         why = "its lanes may not all come here"
     if why:
         scope.fail("K9 (instructions)", f"this is not '{s.by}': {why}")
+
+
+def _order(body: Sequence[Stmt], scope: _Scope) -> None:
+    """Ordered blocks are all that their body has, where all lanes of a group come."""
+    ordered = [isinstance(c, Block) and c.ordered for c in body]
+    if any(ordered) and not all(ordered):
+        scope.fail("K10 (barriers)", "some statements of a body are ordered blocks, and others are not")
+    if any(ordered) and {"lane", "vector"} & {*scope.path}:
+        scope.fail("K10 (barriers)", "ordered blocks in a lane, which cannot wait for the others there")
 
 
 def _nesting(s: Loop | Tiles, scope: _Scope) -> None:

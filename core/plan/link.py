@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from smelt.core.dtype import DType
@@ -15,8 +16,9 @@ from smelt.core.ir.graph import Graph, Library, Module, Node
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.rewrite import fresh_name
 from smelt.core.ir.verify import module_facts
-from smelt.core.machine import CPU
+from smelt.core.machine import CPU, Machine
 from smelt.core.plan.build import Common, common_of, make_plan
+from smelt.core.plan.chains import RowInChain, find_chains
 from smelt.core.plan.items import timeline
 from smelt.core.plan.program import Entry as Row
 from smelt.core.plan.program import HostProgram, StatePair
@@ -67,7 +69,8 @@ class Variant:
 class Linked:
     """A library with one or more entries. variants: those that it chooses from when it is opened, the best
     first. rows: the kernel table. processors: of a kernel that the CPU runs, the one that it is for. homes,
-    most: where each arena is, and the most bytes that it may take."""
+    most: where each arena is, and the most bytes that it may take. chained: of rows that are parts of a
+    chain, by number; chains are the last rows, which no program launches."""
 
     variants: tuple[Variant, ...]
     kernels: Mapping[str, Kernel]
@@ -77,6 +80,7 @@ class Linked:
     homes: tuple[Home, ...]
     most: tuple[int | None, ...]
     states: tuple[SessionState, ...]
+    chained: Mapping[int, RowInChain]
 
     @property
     def entries(self) -> tuple[EntryPoint, ...]:
@@ -107,9 +111,14 @@ Arranged: TypeAlias = "tuple[str, Module, Sequence[StateUse]]"
 """An entry's name, its module with the state last among inputs and outputs, and the states."""
 
 
-def link(variants: Sequence[tuple[str, Sequence[Arranged]]], spread: SpreadOut = serially) -> Linked:
+def link(
+    variants: Sequence[tuple[str, Sequence[Arranged]]],
+    spread: SpreadOut = serially,
+    machines: Mapping[str, Machine] = MappingProxyType({}),
+) -> Linked:
     """Plan each module and put together what they share. variants: the processor and the entries of each,
-    which are the same ones in the same order. spread: makes the plans."""
+    which are the same ones in the same order. spread: makes the plans. machines: of units besides the CPU,
+    where launches may be chained."""
     modules = [m for _, own in variants for m in own]
     processors = [processor for processor, own in variants for _ in own]
     many = [[f"{name}_{n}" if n else name for name, _, _ in own] for n, (_, own) in enumerate(variants)]
@@ -138,6 +147,11 @@ def link(variants: Sequence[tuple[str, Sequence[Arranged]]], spread: SpreadOut =
         for (name, _, _), m, p, own in zip(modules, shared, programs, arenas, strict=True)
     )  # fmt: skip
     kernels = {name: k for m in reversed(shared) for name, k in m.kernels.items()}
+    units = (CPU, *entries[0].program.units)
+    chains = find_chains(
+        [(e.program.run, e.kernels) for e in entries], rows, kernels,
+        [None, *(machines.get(u) for u in units[1:])],
+    )  # fmt: skip
     most = [max(known, default=None) for known in _bounds(programs, arenas, len(homes))]
     count = len(modules) // len(variants)
     made = tuple(
@@ -145,8 +159,9 @@ def link(variants: Sequence[tuple[str, Sequence[Arranged]]], spread: SpreadOut =
         for n, (processor, _) in enumerate(variants)
     )
     return Linked(
-        made, kernels, on, tuple(rows), tuple(libraries.values()), tuple(homes), tuple(most), states
-    )
+        made, {**kernels, **{k.name: k for k in chains.kernels}}, on, (*rows, *chains.rows),
+        tuple(libraries.values()), tuple(homes), tuple(most), states, chains.parts,
+    )  # fmt: skip
 
 
 def _variant(

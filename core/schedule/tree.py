@@ -285,7 +285,7 @@ def tidy(body: Body, facts: Facts) -> Body:
             inner = enter(facts, s)
             guard = _guard(s.guard, inner)
             if guard is not None:
-                out.append(Block(tidy(s.body, inner), s.buffers, let, guard, s.by))
+                out.append(Block(tidy(s.body, inner), s.buffers, let, guard, s.by, s.ordered))
         else:
             done = replace(s, extent=simplify_dim(s.extent, facts))
             out.append(with_body(done, tidy(s.body, enter(facts, done))))

@@ -103,6 +103,10 @@ class GridStatements(GridExprs[T, P]):
     def shared_array(self, b: Buffer, extents: tuple[int, ...]) -> P:
         """An array of the group."""
 
+    def apart(self, inside: Inside) -> None:
+        """An ordered block: a language may have it as a function, where its compilers take long over all."""
+        inside()
+
     def vectors(self, s: Loop, count: int) -> bool:
         """Write a vector loop of that many passes by other means than a loop; False where there are none."""
         return False
@@ -300,6 +304,8 @@ class GridStatements(GridExprs[T, P]):
         match s:
             case Store():
                 self.store(s)
+            case Block() if s.ordered:
+                self.apart(lambda: self._block(s, shared))
             case Block():
                 self._block(s, shared)
             case Loop() | Tiles() if shared and s.level == "lane":

@@ -13,7 +13,7 @@ from smelt.core.dtype import DType
 from smelt.core.ir.graph import Library
 from smelt.core.ir.workspace import workspace
 from smelt.core.plan.link import EntryPoint, Linked
-from smelt.core.plan.program import CheckText, Entry, Tensor
+from smelt.core.plan.program import CheckText, Tensor
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.llvm.abi import constants, structs
 
@@ -120,7 +120,7 @@ def descriptor(
         _entry(linked, e, n, found, texts, made)
         for n, (e, found) in enumerate(zip(linked.all_entries, checks, strict=True))
     ]
-    kernels = [_kernel(linked, e, r, texts) for e, r in zip(linked.rows, rows, strict=True)]
+    kernels = [_kernel(linked, n, r, texts) for n, r in enumerate(rows)]
     states = [
         row["smelt_state_desc"].value(
             name=texts.ref(s.name),
@@ -227,8 +227,16 @@ def _most(n: int | None) -> int:
     return 0 if n is None else max(n, 1)
 
 
-def _kernel(linked: Linked, e: Entry, row: KernelRow, texts: _Texts) -> str:
+def _kernel(linked: Linked, number: int, row: KernelRow, texts: _Texts) -> str:
+    e, part = linked.rows[number], linked.chained.get(number)
     k = linked.kernels[e.kernel]
+    chain = {}
+    if part is not None:
+        whole, at = linked.kernels[linked.rows[part.chain].kernel], part.place
+        chain = {
+            "chain": part.chain + 1, "chain_dim": at.taking_part, "chain_read": at.read,
+            "chain_written": len(whole.inputs) + at.written, "chain_groups": part.most_groups,
+        }  # fmt: skip
     return structs()["smelt_kernel_desc"].value(
         name=texts.ref(row.symbol),
         fn=f'@"{row.function}"' if row.function else "null",
@@ -239,6 +247,7 @@ def _kernel(linked: Linked, e: Entry, row: KernelRow, texts: _Texts) -> str:
         lane_count=row.lanes,
         grain=row.grain,
         group_bytes=row.group_bytes,
+        **chain,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -51,16 +52,25 @@ class CVariable:
         self.w.line(f"{self.name} = {value};")
 
 
+_WORD = re.compile(r"\w+")
+
+
 class Dialect(GridStatements[str, Place]):
-    """OpenCL C. head: lines before those of the writer."""
+    """OpenCL C. name: of the kernel in C. head: lines before those of the writer. given: what a function may
+    be given, by name with its type. functions: those that the kernel calls."""
 
     device = "OpenCL"
     private_limit = PRIVATE_LIMIT
 
-    def __init__(self, kernel: Kernel, s: Stmt, machine: Machine, helpers: Helpers) -> None:
+    def __init__(
+        self, kernel: Kernel, s: Stmt, machine: Machine, helpers: Helpers, name: str = ""
+    ) -> None:
         super().__init__(kernel, s, machine)
+        self.name = name
         self.helpers, self.w = helpers, Writer()
         self.head: list[str] = []
+        self.given = {"lane": "const long lane"}
+        self.functions: list[str] = []
         self._step = ""  # the variable of the innermost loop that is one, and not written out
         self.uses: dict[int, int] = {}
         for e in expressions(s):
@@ -117,6 +127,21 @@ class Dialect(GridStatements[str, Place]):
     @contextmanager
     def group_number(self) -> Iterator[str]:
         yield self.w.temporary("long", "get_group_id(0)")
+
+    def apart(self, inside: Inside) -> None:
+        """As a function, which gets what it names of what the kernel is given: PoCL compiles four of them in
+        less than half the time that it takes for four statements in one."""
+        first = len(self.w.lines)
+        inside()
+        body = self.w.lines[first:]
+        del self.w.lines[first:]
+        words = {*_WORD.findall("\n".join(body))}
+        used = [name for name in self.given if name in words]
+        name = f"s_{self.name}_{len(self.functions)}"
+        parameters = ", ".join(self.given[n] for n in used)
+        head = f"__attribute__((noinline))\nstatic void {name}({parameters}) {{"
+        self.functions.append("\n".join([head, *body, "}", ""]))
+        self.w.line(f"{name}({', '.join(used)});")
 
     def lane_number(self) -> str:
         self.head.append("  const long lane = get_local_id(0);")

@@ -48,7 +48,7 @@ def emit_program(
     helpers = Helpers()
 
     def emit(kernel: Kernel, part: int, name: str) -> Part:
-        return _part(Vectors(kernel, kernel.body[part], machine, helpers), name)
+        return _part(Vectors(kernel, kernel.body[part], machine, helpers, name), name)
 
     parts = each_part(kernels, emit)
     with_doubles = {k.name for k in kernels if f64 in kernel_dtypes(k)}
@@ -75,6 +75,7 @@ def _part(f: Vectors, name: str) -> Part:
     size = f"__attribute__((reqd_work_group_size({f.lanes}, 1, 1)))"
     about = " ".join(f"{f.kernel.name}: {f.kernel.origin}".split()).replace("*/", "")
     lines = [
+        *f.functions,
         f"/* {about.removesuffix(':')} */",
         f"__kernel {size}\nvoid {name}(\n    {parameters}) {{",
         *f.head,
@@ -96,8 +97,10 @@ def _bind_arguments(f: Vectors) -> list[str]:
         if b.name in used:
             kind = f"__global {'' if b.name in stores else 'const '}{storage_type(b.dtype)} *"
             f.head.append(f"  {kind}{name} = ({kind})({base} + {at});")
+            f.given[name] = kind + name
     for d in f.kernel.dims:
         name = f.w.fresh(f"n_{identifier(d.name)}")
         parameters.append(f"long {name}")
+        f.given[name] = f"const long {name}"
         f.env[d.name] = d.low if d.low == d.high else name
     return parameters

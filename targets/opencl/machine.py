@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smelt.core.machine import Machine
+from smelt.core.machine import Chaining, Machine
 
 MACHINE = Machine(
     "opencl",
@@ -15,13 +15,17 @@ MACHINE = Machine(
     cache_bytes=(16 * 1024, 256 * 1024),
     cores=8,
     transforms=(20, 35),
+    chaining=Chaining(parts=4, work=100_000, words=127),
 )
 """64 work-items are a wave or two warps everywhere, and 16 KiB of local memory the smallest in use.
 Vectors are the widest type of the language: on a processor's driver a register, on a GPU 16 of them. A
 product of 1600x576 by 576x64 in tiles of 4x4, 8x8 and 8x16 computes 25.7, 50.7 and 117 GFLOP/s with
 vectors of 4, 8 and 16 on PoCL 3.1 (one core of a Zen 5), and 5.9 with a tile in local memory; GPUs have not
 been measured. So a work-item is taken for a task of its own (no `subgroup`), and an element of transformed
-tiles costs what it costs processors with vectors."""
+tiles costs what it costs processors with vectors. A launch takes 3 to 6 us on PoCL, in which a core does some
+100,000 multiply-adds of small tiles; 1024 bytes are the least that all devices take as parameters. PoCL
+compiles chains of 4 in about the time of their parts, and one of 14 not in four minutes
+(benchmarks/results/opencl.md)."""
 
 PRIVATE_LIMIT = 64 * 1024
 """Bytes of private arrays that a work-item may have; more would overflow the stacks of CPU drivers."""

@@ -6,7 +6,7 @@
 #endif
 #include "smelt.h"
 
-#define SMELT_ABI_VERSION 15 /* that of the object and of the runtime, which are linked together, are the same */
+#define SMELT_ABI_VERSION 16 /* that of the object and of the runtime, which are linked together, are the same */
 
 typedef struct smelt_rt smelt_rt; /* the runtime's side of one entry of a session */
 
@@ -53,6 +53,12 @@ typedef struct {
   int32_t lane_count;      /* work-items of a group, 1 on the CPU */
   int32_t grain;           /* least groups that are worth a claim by a thread */
   int32_t group_bytes;     /* memory of a group that its code does not declare, to be asked for at each launch */
+  /* A kernel that does this one and its neighbours in one launch of one group, plus 1; 0: none. It has the buffers that this one reads
+   * alone from chain_read on, the others from chain_written on, and at its dim chain_dim 1 where this one takes part, else 0; the dims of
+   * this one follow. A launch of more than chain_groups groups is one of its own. Parts run in the order of their chain_dim. */
+  int32_t chain;
+  int32_t chain_dim, chain_read, chain_written;
+  int64_t chain_groups;
 } smelt_kernel_desc;
 
 typedef struct {

@@ -7,10 +7,12 @@
 
 enum { MOST_WORDS = 1 << 20, STAGING_BYTES = 1 << 16, COPY = -1, NO_KERNEL = -1, PATIENCE = 4, NO_MEMORY = -1, RELAY_BYTES = 1 << 20 };
 
-static void count_forms(rt_unit *u, uint32_t number) {
+static void look_at_kernels(rt_unit *u, uint32_t number) {
   const char *why = NULL;
   for (uint32_t i = 0; i < u->model->n_kernels; i++) {
-    if ((uint32_t)u->model->kernels[i].unit != number || !rt_unit_form(u, (int32_t)i, &why)) continue;
+    if ((uint32_t)u->model->kernels[i].unit != number) continue;
+    u->chains |= u->model->kernels[i].chain != 0;
+    if (!rt_unit_form(u, (int32_t)i, &why)) continue;
     u->session->traffic.kernel_forms++;
     u->session->traffic.lesser_forms += *why != 0;
   }
@@ -27,7 +29,7 @@ int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number) {
   int32_t status = u->driver->open(rt, number, &u->state);
   u->shares = !status && u->driver->shares ? u->driver->shares(u->state) : SMELT_SHARES_NOT;
   if (u->shares == SMELT_READS_WAIT) u->shares = SMELT_SHARES_NOT, u->reads_wait = 1;
-  if (!status) count_forms(u, number);
+  if (!status) look_at_kernels(u, number);
   return status;
 }
 
@@ -86,6 +88,7 @@ static void note(rt_unit *u, uint32_t n, int32_t first, int32_t last) {
 
 static int32_t give(rt_unit *u, const smelt_command *c) {
   u->queued = u->busy = 1;
+  u->session->traffic.launches += c->kernel != COPY;
   if (!u->driver->flush) u->session->traffic.submits++;
   int32_t code = c->kernel == COPY
                    ? u->driver->copy(u->state, c->buffers[0].memory, (size_t)c->buffers[0].offset, c->buffers[1].memory,
@@ -184,20 +187,25 @@ static int32_t one_by_one(rt_unit *u, const smelt_command *all, uint32_t n) {
 static int32_t submit(rt_unit *u, const rt_part *p) {
   u->busy = 1, u->queued = 0; /* what was asked for before begins with it */
   note(u, p->n_commands, p->first, p->last);
-  u->session->traffic.submits++;
+  u->session->traffic.submits++, u->session->traffic.launches += p->n_launches;
   return u->driver->submit(u->state, p->list);
 }
 
 /* A part without a list: call by call, or, when it comes again, as a list from now on. */
 static int32_t spell_out(rt_unit *u, rt_part *p, int again) {
   smelt_command *all = spread(u, p);
+  void *chained = NULL;
   if (!all) return NO_MEMORY;
-  if (again && !p->refused) {
-    p->list = u->driver->record(u->state, all, p->n_commands);
+  uint32_t n = u->chains ? rt_chain(u->model, all, p->n_commands, &chained) : p->n_commands;
+  p->n_launches = 0;
+  for (uint32_t i = 0; i < n; i++) p->n_launches += all[i].kernel != COPY;
+  if (again && !p->refused && u->driver->record) {
+    p->list = u->driver->record(u->state, all, n);
     p->refused = !p->list;
     u->refusals = p->list ? -1 : u->refusals + (u->refusals >= 0);
   }
-  int32_t code = p->list ? submit(u, p) : one_by_one(u, all, p->n_commands);
+  int32_t code = p->list ? submit(u, p) : one_by_one(u, all, n);
+  free(chained);
   free(all);
   return code;
 }
@@ -234,7 +242,8 @@ static void drop_all(rt_unit *u) {
 
 /* ---- work ---- */
 static int32_t add(rt_unit *u, smelt_command c) {
-  if (u->refusals >= PATIENCE || u->session->watched || u->steps || !has_room(u, 2 + 2 * (size_t)n_places(u, c.kernel) + (size_t)n_dims(u, c.kernel))) {
+  int alone = (u->refusals >= PATIENCE && !u->chains) || u->session->watched || u->steps;
+  if (alone || !has_room(u, 2 + 2 * (size_t)n_places(u, c.kernel) + (size_t)n_dims(u, c.kernel))) {
     int32_t code = flush(u);
     return code ? code : give(u, &c);
   }
@@ -243,7 +252,6 @@ static int32_t add(rt_unit *u, smelt_command c) {
 }
 
 int32_t rt_unit_launch(rt_unit *u, int32_t kernel, const smelt_place *places, const int64_t *dims, int64_t groups) {
-  u->session->traffic.launches++;
   return add(u, (smelt_command){.kernel = kernel, .groups = groups, .buffers = places, .dims = dims});
 }
 

@@ -10,8 +10,8 @@ enum { RT_PARTS = 16 };
 typedef struct {
   int64_t *words;
   size_t n_words, room; /* room: of the memory at `words` */
-  uint32_t n_commands;
-  int32_t first, last; /* kernels */
+  uint32_t n_commands, n_launches; /* what waits, and what of it the driver has been given as launches */
+  int32_t first, last;             /* kernels */
   void *list;      /* the driver's record of it; NULL: it came once, or is refused */
   int32_t refused; /* the driver cannot record it */
   uint64_t hash, used; /* used: when it came last, by rt_unit.clock */
@@ -37,6 +37,7 @@ typedef struct {
   rt_part pending, kept[RT_PARTS];
   uint64_t clock;
   int32_t refusals;  /* parts that it would not record, without one that it did: after some nobody asks */
+  int32_t chains;    /* some of its kernels are parts of chains, for which launches wait in any case */
   int32_t queued;        /* the driver has been given something since it was last told to start */
   int32_t busy;          /* it may be working */
   int32_t failed_kernel; /* which one a failure was about; -1: none */
@@ -58,6 +59,9 @@ typedef struct {
 
 int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number);
 void rt_unit_close(rt_unit *u); /* after all its memory has been released */
+
+/* Neighbours that are parts of one chain become one command; returns how many there are then. *memory: to be freed after them. */
+uint32_t rt_chain(const smelt_model_desc *model, smelt_command *all, uint32_t n, void **memory);
 
 /* Each returns 0 or the device's number for the failure. */
 int32_t rt_unit_launch(rt_unit *u, int32_t kernel, const smelt_place *places, const int64_t *dims, int64_t groups);

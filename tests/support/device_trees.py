@@ -26,6 +26,15 @@ Array = np.ndarray[Any, Any]
 Built = TypeVar("Built", bound=Callable[..., list[Array]])
 
 LANES = {
+    # what lies in memory goes from one ordered block to the next; the last one takes part where it is told to
+    "ordered": ("""
+kernel @ordered(on: dim in 0..1, n: dim in 0..*, x: f32[n, 48]) -> (a: f32[n, 48], y: f32[n, 48]) {
+  group whole in 1 {
+    block ordered { serial i in n { lane j in 48 { a[i, j] = x[i, j] * 2.0: f32 } } }
+    block ordered { serial i in n { lane j in 48 { y[i, j] = a[n - 1 - i, 47 - j] } } }
+    block ordered if (1 <= on < 2) { serial i in n { lane j in 24 { y[i, j] = a[i, 47 - j] } } }
+  }
+}""", ({"on": 1, "n": 0}, {"on": 1, "n": 1}, {"on": 0, "n": 3}, {"on": 1, "n": 3}), 48),
     # the second nest reads what other work-items wrote; the loop's passes overlap without barriers
     "exchange": ("""
 kernel @exchange(n: dim in 0..*, x: f32[n, 48]) -> (y: f32[n, 48]) {

@@ -6,7 +6,7 @@ import ir_samples
 import numpy as np
 import pytest
 from cuda_run import OnHost
-from device_trees import IN_STEP, check_tree, in_step
+from device_trees import IN_STEP, LANES, check_tree, in_step
 from scheduled_trees import TREES
 
 from smelt.core.diag import SmeltError
@@ -125,6 +125,12 @@ def test_threads_together(name: str) -> None:
     text, sizes, threads = TOGETHER[name]
     (part,) = check_tree(OnHost, parse_kernel(text), sizes).parts
     assert part.threads == threads
+
+
+def test_ordered_blocks_meet() -> None:
+    text, sizes, threads = LANES["ordered"]
+    (part,) = check_tree(OnHost, parse_kernel(text), sizes).parts
+    assert part.threads == threads and part.text.count(f"@{BARRIER}(") == 2
 
 
 def test_shared_tiles_and_registers() -> None:

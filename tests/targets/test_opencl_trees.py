@@ -35,11 +35,11 @@ def test_shared_tiles_and_registers() -> None:
     assert text.count("barrier(") == 2
 
 
-@pytest.mark.parametrize("name", ["exchange", "own"])
+@pytest.mark.parametrize("name", ["exchange", "own", "ordered"])
 def test_barriers_stand_where_work_items_meet(name: str) -> None:
     text, _ = emit_program([parse_kernel(LANES[name][0])])
     # exchange: before the loop, between its nests, after each pass (which is also before the last nest)
-    assert text.count("barrier(") == {"exchange": 4, "own": 0}[name]
+    assert text.count("barrier(") == {"exchange": 4, "own": 0, "ordered": 2}[name]
 
 
 def test_scheduled_for_lanes() -> None:

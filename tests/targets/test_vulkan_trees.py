@@ -57,7 +57,7 @@ def test_shared_tiles_and_registers() -> None:
     assert barriers(part.words) == 2
 
 
-@pytest.mark.parametrize(("name", "count"), [("exchange", 4), ("own", 0)])
+@pytest.mark.parametrize(("name", "count"), [("exchange", 4), ("own", 0), ("ordered", 2)])
 def test_barriers_stand_where_invocations_meet(name: str, count: int) -> None:
     (part,) = emit_parts([parse_kernel(LANES[name][0])]).values()
     # exchange: before the loop, between its nests, after each pass (which is also before the last nest)

@@ -1,0 +1,224 @@
+"""Scheduled statements of kernels that a run launches one after the other, in; a kernel out that does them in
+one launch of one group, and which statements that is worth it for.
+
+A launch takes a while, however little it does. In a chain the groups of a statement are a loop of one group,
+and all lanes wait before the next statement begins. The plan is made for the statements as they are: what it
+knows to be dead it gives away, so parameters of a chain may lie in one place of memory. Hence its statements
+are ordered blocks, whatever they touch. A dim says of each whether it takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from smelt.core.dim import ONE, Facts, sym, to_dim
+from smelt.core.dtype import DType
+from smelt.core.ir.analysis.scope import accesses, enter, kernel_facts
+from smelt.core.ir.barriers import has_lanes, lane_count, own_indices
+from smelt.core.ir.groups import group_count, nest
+from smelt.core.ir.kernel import (
+    Block,
+    Bound,
+    Buffer,
+    Call,
+    DimParam,
+    Expr,
+    Kernel,
+    Load,
+    Loop,
+    Reduce,
+    Stmt,
+    Store,
+    Tiles,
+    children,
+    walk,
+)
+from smelt.core.ir.rewrite import (
+    freshen,
+    map_buffer_dims,
+    map_stmt_exprs,
+    map_stmts,
+    rename_buffers_expr,
+    substitute_stmt,
+)
+from smelt.core.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A statement that may be in a chain. most_groups: a launch of more is worth being one. words: of its
+    parameters. kept_bytes: what a lane keeps for it. dtype: of all its elements in memory."""
+
+    kernel: Kernel
+    statement: int
+    most_groups: int
+    words: int
+    kept_bytes: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPlace:
+    """Where a chain's kernel has what is a statement's: the number of the dim that is 1 where it takes part,
+    which its own dims follow, of the first buffer that it reads alone, and of the first of the others."""
+
+    taking_part: int
+    read: int
+    written: int
+
+
+def chain_link(kernel: Kernel, statement: int, machine: Machine) -> Link | None:
+    """The statement as a part of chains; None where it is none: it has memory that lanes share, elements of
+    several types, or more groups than are worth it at the smallest sizes already."""
+    chaining, s = machine.chaining, kernel.body[statement]
+    buffers = kernel.buffers()
+    dtypes = {buffers[a.buffer].dtype for a in accesses(s) if a.buffer in buffers}
+    if chaining is None or len(dtypes) != 1 or not _apart(s, lane_count(s, machine.max_lanes)):
+        return None
+    facts = kernel_facts(kernel)
+    work = _work(nest(s, "group")[1], _inside_groups(s, facts), machine)
+    most = 1 if work is None else 1 + chaining.work // max(work, 1)
+    smallest = {d.name: max(d.low, 0 if d.high == 0 else d.divisor) for d in kernel.dims}
+    if group_count(s).evaluate(smallest) > most:
+        return None
+    kept = _kept(s, facts)
+    words = 2 * len(buffers) + len(kernel.dims) + 1
+    return None if kept is None else Link(kernel, statement, most, words, kept, *dtypes)
+
+
+def fit_together(links: Sequence[Link], machine: Machine) -> bool:
+    """Whether one chain may have all of these: elements of one type, since a language may order accesses of
+    others as it likes; as many parameters as a launch has, and no more on a lane's stack than its cache."""
+    chaining = machine.chaining
+    assert chaining is not None
+    return (
+        len(links) <= chaining.parts
+        and len({k.dtype for k in links}) <= 1
+        and 1 + sum(k.words for k in links) <= chaining.words
+        and sum(k.kept_bytes for k in links) <= machine.cache_bytes[0]
+    )
+
+
+def chain_kernel(
+    links: Sequence[Link], shared: Mapping[tuple[int, str], str] | None = None
+) -> tuple[Kernel, list[LinkPlace]]:
+    """The kernel that does these in order, and where each finds its parameters. shared: names for buffers of
+    links, by number and name, that are known to be one."""
+    given = shared or {}
+    dims: list[DimParam] = []
+    read: dict[str, Buffer] = {}
+    written: dict[str, Buffer] = {}
+    blocks, places = [], []
+    for n, link in enumerate(links):
+        k = link.kernel
+        names = {b: given.get((n, b), f"{b}.{n}") for b in k.buffers()}
+        sizes = {d.name: f"{d.name}.{n}" for d in k.dims}
+        places.append(LinkPlace(len(dims), len(read), len(written)))
+        dims += [DimParam(f"on.{n}", 0, 1), *(replace(d, name=sizes[d.name]) for d in k.dims)]
+        for side, own in ((read, k.inputs), (written, (*k.outputs, *k.scratch))):
+            side.update((names[b.name], _parameter(b, names[b.name], sizes)) for b in own)
+        body = _in_one_group(freshen(k.body[link.statement], {d.name for d in dims}), names, sizes)
+        takes_part = Bound(ONE, sym(f"on.{n}"), to_dim(2))
+        blocks.append(Block((body,), guard=(takes_part,), ordered=True))
+    inputs = tuple(b for name, b in read.items() if name not in written)
+    said = " ".join(f"{k.kernel.name}.{k.statement}" for k in links)
+    whole = Loop("group", "chain", ONE, tuple(blocks))
+    outputs = tuple(written.values())
+    return Kernel("chain", tuple(dims), inputs, outputs, (whole,), schedule=f"chain {said}"), places
+
+
+def _parameter(b: Buffer, name: str, sizes: Mapping[str, str]) -> Buffer:
+    """A buffer as a parameter of the chain."""
+    plain = replace(b, name=name, space="global", layout=None, ahead=0)
+    return map_buffer_dims(plain, lambda d: d.substitute({a: sym(to) for a, to in sizes.items()}))
+
+
+def _in_one_group(s: Stmt, names: Mapping[str, str], sizes: Mapping[str, str]) -> Stmt:
+    """A statement with these names, whose groups are loops."""
+
+    def visit(x: Stmt) -> Stmt:
+        if isinstance(x, Store):
+            return replace(x, buffer=names.get(x.buffer, x.buffer))
+        if isinstance(x, Loop | Tiles) and x.level == "group":
+            return replace(x, level="serial")
+        return x
+
+    s = substitute_stmt(s, {a: sym(to) for a, to in sizes.items()})
+    (made,) = map_stmts((map_stmt_exprs(s, lambda e: rename_buffers_expr(e, names)),), visit)
+    return made
+
+
+# ---------------------------------------------------------------- what a statement takes
+
+
+def _apart(s: Stmt, lanes: int) -> bool:
+    """Whether no memory is shared by lanes."""
+    for x in walk((s,)):
+        if isinstance(x, Store) or (isinstance(x, Loop | Tiles) and x.level == "lane") or not has_lanes(x):
+            continue
+        if any(b.space != "register" or own_indices(b, x.body, lanes) is None for b in x.buffers):
+            return False
+    return all(b.space == "register" for x in walk((s,)) if not isinstance(x, Store) for b in x.buffers)
+
+
+def _inside_groups(s: Stmt, facts: Facts) -> Facts:
+    for node in nest(s, "group")[0]:
+        facts = enter(facts, node)
+    return facts
+
+
+def _kept(s: Stmt, facts: Facts) -> int | None:
+    """Bytes of all local buffers, those of lanes apart where each has its part; None: unknown."""
+    total = 0
+    for x, inside in _nodes((s,), facts):
+        for b in x.buffers:
+            extents = [inside.bounds(d)[1] for d in b.shape]
+            if None in extents:
+                return None
+            total += prod(n or 0 for n in extents) * b.dtype.bytes
+    return total
+
+
+def _nodes(body: Sequence[Stmt], facts: Facts) -> Iterator[tuple[Loop | Tiles | Block, Facts]]:
+    for s in body:
+        if not isinstance(s, Store):
+            inside = enter(facts, s)
+            yield s, inside
+            yield from _nodes(s.body, inside)
+
+
+def _work(body: Sequence[Stmt], facts: Facts, machine: Machine) -> int | None:
+    """Multiply-adds of statements at most, as if all loops took all their rounds; None: nobody knows."""
+    total = 0
+    for s in body:
+        if isinstance(s, Store):
+            one = _cost(s.value, facts, machine)
+        else:
+            rounds = 1 if isinstance(s, Block) else _rounds(s, facts)
+            inside = _work(s.body, enter(facts, s), machine)
+            one = None if rounds is None or inside is None else rounds * inside
+        if one is None:
+            return None
+        total += one
+    return total
+
+
+def _rounds(s: Loop | Tiles, facts: Facts) -> int | None:
+    most = facts.bounds(s.extent)[1]
+    return most if most is None or isinstance(s, Loop) else -(-most // s.sizes[0])
+
+
+def _cost(e: Expr, facts: Facts, machine: Machine) -> int | None:
+    """Of an expression, loads included."""
+    if isinstance(e, Reduce):
+        most = [facts.bounds(a.extent)[1] for a in e.axes]
+        inside = _cost(e.body, enter(facts, e.axes), machine)
+        return None if inside is None or None in most else (inside + 1) * prod(n or 0 for n in most)
+    found = [_cost(c, facts, machine) for c in children(e)]
+    own = machine.cost({e.fn: 1}) if isinstance(e, Call) else int(isinstance(e, Load))
+    return None if None in found else own + sum(n or 0 for n in found)
+
+
+__all__ = ["Link", "LinkPlace", "chain_kernel", "chain_link", "fit_together"]

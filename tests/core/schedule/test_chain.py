@@ -1,0 +1,152 @@
+"""Statements that a chain does in one group mean what they mean in launches of their own; what may be in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smelt.core.diag import SmeltError
+from smelt.core.dtype import f32, i64
+from smelt.core.ir.interp_kernel import run_kernel
+from smelt.core.ir.interp_lanes import run_lanes
+from smelt.core.ir.kernel import Kernel
+from smelt.core.ir.text import parse_kernel, print_kernel
+from smelt.core.ir.verify_kernel import verify_kernel
+from smelt.core.machine import Chaining
+from smelt.core.schedule.chain import Link, chain_kernel, chain_link, fit_together
+from smelt.targets.opencl.emit import emit_program
+from smelt.targets.opencl.machine import MACHINE
+
+HEAD = "kernel @k(n: dim in {low}..*, x: {dtype}[n, 48]) -> (y: {dtype}[n, 48])"
+ROWS = "group i in n { lane j in 48 { y[i, j] = x[i, j] * 2.0: f32 } }"
+BACKWARDS = "group i in n { lane j in 48 { y[i, j] = x[n - 1 - i, 47 - j] + 1.0: f32 } }"
+TILES = (
+    "tiles group (at, r) in n: balanced(2, 1) { lane j in 48 {"
+    " unroll c in r { y[at + c, j] = x[at + c, (j + 5) % 48] } } }"
+)
+SHARED = {(0, "x"): "x", (0, "y"): "a", (1, "x"): "a", (1, "y"): "b", (2, "x"): "b", (2, "y"): "y"}
+
+
+def kernel(body: str, low: int = 0, dtype: str = "f32") -> Kernel:
+    return parse_kernel(f"{HEAD.format(low=low, dtype=dtype)} {{ {body} }}")
+
+
+def links(*bodies: str) -> list[Link]:
+    return [Link(kernel(b), 0, 1, 8, 0, f32) for b in bodies]
+
+
+def whole() -> Kernel:
+    """Three statements, each of which reads what others of the one before have written."""
+    return chain_kernel(links(ROWS, BACKWARDS, TILES), SHARED)[0]
+
+
+def sizes(n: int, *on: int) -> dict[str, int]:
+    return {f"{name}.{k}": v for k, part in enumerate(on) for name, v in (("on", part), ("n", n))}
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_a_chain_means_what_its_parts_mean(n: int) -> None:
+    x = np.arange(48 * n, dtype=np.float32).reshape(n, 48)
+    want = [x]
+    for link in links(ROWS, BACKWARDS, TILES):
+        want += run_kernel(link.kernel, {"n": n}, [want[-1]])
+    for seed in range(4):
+        for most in (64, 7):
+            found = run_lanes(whole(), sizes(n, 1, 1, 1), [x], most, seed)
+            for got, expected in zip(found, want[1:], strict=True):
+                np.testing.assert_array_equal(got, expected)
+
+
+def test_a_part_that_takes_none_does_nothing() -> None:
+    x = np.ones((3, 48), np.float32)
+    first, *rest = run_lanes(whole(), sizes(3, 1, 0, 0), [x], 64)
+    untouched = run_lanes(whole(), sizes(3, 0, 0, 0), [x], 64)[1:]
+    np.testing.assert_array_equal(first, 2 * x)
+    assert [r.tobytes() for r in rest] == [u.tobytes() for u in untouched]
+
+
+def test_a_barrier_that_is_left_out_shows() -> None:
+    x = np.arange(48 * 3, dtype=np.float32).reshape(3, 48)
+    want = run_kernel(whole(), sizes(3, 1, 1, 1), [x])
+    without = [run_lanes(whole(), sizes(3, 1, 1, 1), [x], 64, s, lambda *_: frozenset()) for s in range(4)]
+    assert any(not np.array_equal(got[2], want[2], equal_nan=True) for got in without)
+
+
+def test_parts_that_share_no_name_wait_too() -> None:
+    """The plan may give what one has read to the next: that is not told by names."""
+    apart, places = chain_kernel(links(ROWS, BACKWARDS))
+    assert emit_program([apart])[0].count("barrier(") == 1
+    assert [(p.taking_part, p.read, p.written) for p in places] == [(0, 0, 0), (2, 1, 1)]
+
+
+def test_text_and_rules() -> None:
+    chain = whole()
+    assert parse_kernel(print_kernel(chain)) == chain
+    verify_kernel(chain, "scheduled", machine=MACHINE)
+
+
+def test_text_for_opencl(golden: Callable[[str, str], None]) -> None:
+    golden("text/chain.cl", emit_program([whole()])[0])
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("group g in 1 { lane j in 48 { block ordered { y[0, j] = x[0, j] } } }", "ordered blocks in a lane"),
+        ("group g in 1 { y[0, 0] = x[0, 0] block ordered { y[0, 1] = x[0, 1] } }", "and others are not"),
+    ],
+)
+def test_ordered_blocks_stand_where_all_lanes_come(body: str, why: str) -> None:
+    with pytest.raises(SmeltError, match=f"K10.*{why}"):
+        verify_kernel(kernel(body, low=1), "scheduled", machine=MACHINE)
+
+
+def most_groups(k: Kernel, **changes: int) -> int | None:
+    chaining = replace(Chaining(parts=4, work=10_000, words=127), **changes)
+    link = chain_link(k, 0, replace(MACHINE, chaining=chaining))
+    return None if link is None else link.most_groups
+
+
+WORK: Mapping[str, tuple[Kernel, int | None]] = {
+    # a group is 48 loads and products: 104 of them are as much as a launch
+    "rows": (kernel(ROWS), 1 + 10_000 // 96),
+    "a loop as long as the tensor": (
+        kernel("group i in 3 { lane j in 48 { serial k in n { y[k, j] = x[k, j] } } }", low=1), None),
+    "the same in one group": (
+        kernel("group i in 1 { lane j in 48 { serial k in n { y[k, j] = x[k, j] } } }", low=1), 1),
+    "many groups at all sizes": (kernel(ROWS, low=500), None),
+    "what lanes share": (
+        kernel("group i in n { shared s: f32[48] lane j in 48 { s[j] = x[i, j] }"
+               " lane j in 48 { y[i, j] = s[47 - j] } }"), None),
+    "registers that lanes share": (
+        kernel("group i in n { register s: f32[48] lane j in 48 { s[j] = x[i, j] }"
+               " lane j in 48 { y[i, j] = s[47 - j] } }"), None),
+    "elements of two types": (
+        parse_kernel("kernel @k(n: dim in 0..*, x: i32[n]) -> (y: f32[n])"
+                     " { group i in n { lane j in 1 { y[i] = cast:f32(x[i]) } } }"), None),
+    "of two types that it has, of which it reads one": (
+        parse_kernel("kernel @k(n: dim in 0..*, x: f32[n], z: i32[n]) -> (y: f32[n])"
+                     " { group i in n { lane j in 1 { y[i] = x[i] } } }"), 10_001),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_what_may_be_in_a_chain(name: str) -> None:
+    k, want = WORK[name]
+    assert most_groups(k) == want
+    assert chain_link(k, 0, replace(MACHINE, chaining=None)) is None
+
+
+def test_what_fits_in_one_chain() -> None:
+    body = "group i in n { lane j in 48 { register s: f32[8] unroll c in 8 { s[c] = x[i, j] } y[i, j] = s[0] } }"
+    link = chain_link(kernel(body), 0, MACHINE)
+    assert link is not None and (link.words, link.kept_bytes) == (2 * 2 + 1 + 1, 8 * 4)
+    wide = replace(MACHINE, cache_bytes=(2 * link.kept_bytes, 1 << 20))
+    assert fit_together([link] * 2, wide) and not fit_together([link] * 3, wide)
+    assert not fit_together([link] * 5, MACHINE)
+    few = replace(MACHINE, chaining=Chaining(parts=4, work=1, words=1 + link.words))
+    assert fit_together([link], few) and not fit_together([link] * 2, few)
+    assert not fit_together([link, replace(link, dtype=i64)], MACHINE)

@@ -1,0 +1,78 @@
+#pragma OPENCL FP_CONTRACT OFF
+
+static inline long smelt_index_max(long a, long b) { return a > b ? a : b; }
+static inline long smelt_index_min(long a, long b) { return a < b ? a : b; }
+
+#if !defined(ONE) || defined(ONE_k_chain)
+__attribute__((noinline))
+static void s_k_chain_0(const long lane, __global const float *p_x, __global float *p_a, const long n_on__0, const long n_n__0) {
+  if (1L <= n_on__0) {
+    if (0L < n_n__0) for (long i_i = 0; i_i < n_n__0; ++i_i) {
+      (p_a + lane)[(i_i * 48L)] = ((p_x + lane)[(i_i * 48L)] * 2.0f);
+    }
+  }
+}
+
+__attribute__((noinline))
+static void s_k_chain_1(const long lane, __global float *p_a, __global float *p_b, const long n_on__1, const long n_n__1) {
+  if (1L <= n_on__1) {
+    if (0L < n_n__1) for (long i_i_1 = 0; i_i_1 < n_n__1; ++i_i_1) {
+      (p_b + lane)[(i_i_1 * 48L)] = (p_a[(- i_i_1 * 48L - lane + n_n__1 * 48L - 1L)] + 1.0f);
+    }
+  }
+}
+
+__attribute__((noinline))
+static void s_k_chain_2(const long lane, __global float *p_b, __global float *p_y, const long n_on__2, const long n_n__2) {
+  if (1L <= n_on__2) {
+    if (0L < n_n__2) for (long i_at = 0; i_at < ((n_n__2 + 1L) / 2L); ++i_at) {
+      const long t = smelt_index_max(((n_n__2 + 1L) / 2L), 1L);
+      const long t_1 = n_n__2 / t;
+      const long t_2 = n_n__2 % t;
+      const long t_3 = i_at < t_2;
+      const long t_4 = t_1 + 1L;
+      const long t_5 = t_1 * i_at;
+      const long t_6 = smelt_index_min(t_2, i_at);
+      const long t_7 = t_5 + t_6;
+      const long t_8 = (t_3 ? t_4 : t_1) == 2L;
+      if (t_8) {
+        #pragma unroll
+        for (long i_c = 0; i_c < 2L; ++i_c) {
+          (p_y + (i_c * 48L + lane))[(t_7 * 48L)] = (p_b + (i_c * 48L + ((lane + 5L) % 48L)))[(t_7 * 48L)];
+        }
+      }
+      else {
+        for (long i_c_1 = 0; i_c_1 < (t_3 ? t_4 : t_1); ++i_c_1) {
+          (p_y + (t_7 * 48L + lane))[(i_c_1 * 48L)] = (p_b + (t_7 * 48L + ((lane + 5L) % 48L)))[(i_c_1 * 48L)];
+        }
+      }
+    }
+  }
+}
+
+/* chain */
+__kernel __attribute__((reqd_work_group_size(48, 1, 1)))
+void k_chain(
+    __global uchar *b0, ulong b0_at,
+    __global uchar *b1, ulong b1_at,
+    __global uchar *b2, ulong b2_at,
+    __global uchar *b3, ulong b3_at,
+    long n_on__0,
+    long n_n__0,
+    long n_on__1,
+    long n_n__1,
+    long n_on__2,
+    long n_n__2,
+    long groups) {
+  __global const float *p_x = (__global const float *)(b0 + b0_at);
+  __global float *p_a = (__global float *)(b1 + b1_at);
+  __global float *p_b = (__global float *)(b2 + b2_at);
+  __global float *p_y = (__global float *)(b3 + b3_at);
+  const long lane = get_local_id(0);
+  s_k_chain_0(lane, p_x, p_a, n_on__0, n_n__0);
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+  s_k_chain_1(lane, p_a, p_b, n_on__1, n_n__1);
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+  s_k_chain_2(lane, p_b, p_y, n_on__2, n_n__2);
+}
+#endif
