@@ -59,7 +59,7 @@ def described(
     for name, unit in {e.kernel: units[e.unit] for e in linked.rows}.items():
         kernel = linked.kernels[name]
         wanted = any(fnmatchcase(name, pattern) for pattern in listings)
-        found = launched.get(name, _Launched())
+        found = launched.get(name) or _Launched(work=None)  # of a chain nobody knows which parts take part
         parts = [
             _part(s, (name, i), found, kernel, machines[unit], made.get(unit), usage.get(unit, {}), wanted)
             for i, s in enumerate(kernel.body)

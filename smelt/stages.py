@@ -329,8 +329,8 @@ def machine_text(spec: TargetSpec, machine: Machine, threads: int | None) -> str
     return f"{spec.platform.name}:{spec.processor} {machine.name} {own} threads {threads or 'default'}"
 
 
-_NOT_ASKED: Final = ("residency", "operations", "bandwidth", "figures")
-"""Fields of a Machine that estimates read, and no schedule."""
+_NOT_ASKED: Final = ("residency", "operations", "bandwidth", "figures", "chaining")
+"""Fields of a Machine that estimates and chains of launches read, and no schedule of a kernel."""
 
 
 def _host_mark(spec: TargetSpec) -> str:

@@ -1,4 +1,4 @@
-"""Statements that a chain does in one group mean what they mean in launches of their own; what may be in one."""
+"""Statements that a chain does in one group mean what launches of their own do; what may be in a chain."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def test_what_may_be_in_a_chain(name: str) -> None:
 
 
 def test_what_fits_in_one_chain() -> None:
-    body = "group i in n { lane j in 48 { register s: f32[8] unroll c in 8 { s[c] = x[i, j] } y[i, j] = s[0] } }"
-    link = chain_link(kernel(body), 0, MACHINE)
+    lanes = "register s: f32[8] unroll c in 8 { s[c] = x[i, j] } y[i, j] = s[0]"
+    link = chain_link(kernel(f"group i in n {{ lane j in 48 {{ {lanes} }} }}"), 0, MACHINE)
     assert link is not None and (link.words, link.kept_bytes) == (2 * 2 + 1 + 1, 8 * 4)
     wide = replace(MACHINE, cache_bytes=(2 * link.kept_bytes, 1 << 20))
     assert fit_together([link] * 2, wide) and not fit_together([link] * 3, wide)
