@@ -119,7 +119,7 @@ def test_source_and_table_agree(tmp_path: Path) -> None:
     assert first.object == again.object
     source = first.dumps["model.cl"]()
     assert isinstance(source, str)
-    assert source.count("__kernel ") == len(lowered.program.entries)
+    assert source.count("__kernel ") == len(lowered.linked.rows)
     assert list(first.dumps) == ["model.cl", "model.ll", "model.o"]
 
 
