@@ -44,7 +44,7 @@ help:
 	@echo "                   takes hours (attack=mutants: only that; count=100 or seconds=600: so many, or so long, of each)"
 	@echo "make farm          real models on every emulated device, with reports for CI in .cache/farm; what the workflow"
 	@echo "                   in .github/ runs (target=arm64: only there; models='a.onnx b.onnx': your own)"
-	@echo "make fuzz-farm     hostile bytes to both ends of the farm's protocol, and faults to devices' stores, five minutes"
+	@echo "make fuzz-farm     hostile bytes to both ends of the farm's protocol, faults to devices' links and stores, five minutes"
 	@echo "                   each (seed=0 count=1000 seconds=300)"
 	@echo "make chaos         500 faults to a fleet of emulated boards that is at work: links, servers, agents, disks and"
 	@echo "                   clocks; each job must end once, and the fleet be whole (seed=0 count=500)"
@@ -120,7 +120,7 @@ conformance: $(READY)
 	  $(foreach f,$(or $(form),static dynamic strict $(if $(target),,dtype opset)),--form $(f)) \
 	  $(if $(target),--target $(target) --sample $(or $(sample),10))
 
-FARM_ATTACKS := $(wildcard tests/attack/attack_protocol_*.py) tests/attack/attack_stores.py
+FARM_ATTACKS := $(wildcard tests/attack/attack_protocol_*.py) $(patsubst %,tests/attack/attack_%.py,stores links sftp)
 ATTACKS := $(if $(attack),tests/attack/attack_$(attack).py,$(filter-out $(FARM_ATTACKS),$(wildcard tests/attack/attack_*.py)))
 BUDGET = --seed $(or $(seed),0) $(if $(count),--count $(count))
 

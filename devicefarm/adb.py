@@ -14,7 +14,7 @@ import secrets
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from smelt.core.diag import SmeltError
 from smelt.devicefarm.adb_files import AdbFiles
 from smelt.devicefarm.budget import LINK_LOST, LINK_STALLED, Budget, InfraError, StepLimits, infra
 from smelt.devicefarm.channel import EXIT_WAIT, Channel, PipeChannel, ended_with
+from smelt.devicefarm.command import Ran, TooLong, run_within
 from smelt.devicefarm.logcat import read_log
 from smelt.devicefarm.room import StoreRules
 from smelt.devicefarm.store import DeviceStore
@@ -37,6 +38,8 @@ DEFAULT_PORT = 5931
 ANDROID_ROOT = "/data/local/tmp/smelt-farm"
 """The one place of an unrooted Android whose files may be executed."""
 _OUTPUT_LIMIT = 64 * 1024
+_MOST_ANSWER = 32 << 20
+"""Bytes of one command's output that are kept; what is read back has half of it."""
 NETWORK_SERIAL = re.compile(r".+:[0-9]{1,5}")
 
 _HINTS = {
@@ -74,23 +77,19 @@ class AdbServer:
         """Have it run; one that runs already is used. Raises SmeltError(kind='infra')."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         done = self.run(["start-server"], budget.limits.connect)
-        if done.returncode != 0:
-            said = _text(done.stderr).strip()[-300:]
+        if done.code != 0:
+            said = _text(done.err).strip()[-300:]
             raise infra(
                 f"the adb server cannot be started on port {self.port}: {said}",
                 hint=f"another program may have the port: name another one with {PORT_VARIABLE}",
             )
 
-    def run(
-        self, arguments: Sequence[str], limit: float, source: bytes | None = None
-    ) -> subprocess.CompletedProcess[bytes]:
+    def run(self, arguments: Sequence[str], limit: float, source: bytes = b"") -> Ran:
         """Run the client. source: its stdin. limit: seconds. Raises SmeltError(kind='infra')."""
         try:
-            return subprocess.run(
-                self.command(*arguments), env=self.environment(), capture_output=True, timeout=limit,
-                check=False, input=source or b"",
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
+            argv, env = self.command(*arguments), self.environment()
+            return run_within(argv, limit, most=_MOST_ANSWER, env=env, source=source)
+        except TooLong as error:
             what = f"adb did not end within {limit:.0f} s"
             raise infra(what, status=LINK_STALLED) from error
         except OSError as error:
@@ -122,6 +121,23 @@ class AdbChannel(PipeChannel):
         argv = server.command("-s", transport.serial, "shell", "-T", text)
         super().__init__(argv, env=server.environment(), close_limit=budget.limits.close)
 
+    def send(self, data: bytes, deadline: float) -> None:
+        with self._doubting():
+            super().send(data, deadline)
+
+    def receive(self, deadline: float) -> bytes:
+        with self._doubting():
+            return super().receive(deadline)
+
+    @contextlib.contextmanager
+    def _doubting(self) -> Iterator[None]:
+        try:
+            yield
+        except InfraError as error:
+            if error.status == LINK_STALLED:
+                self._transport.doubt()
+            raise
+
     def stderr_tail(self) -> str:
         return self._told.sub("", super().stderr_tail())
 
@@ -152,6 +168,7 @@ class AdbTransport:
         self._rules = rules
         self._store: DeviceStore | None = None
         self._started = False
+        self._doubtful = False
         self._close_limit = StepLimits().close
 
     # ---- Transport ----
@@ -190,15 +207,15 @@ class AdbTransport:
         """What the server says of the device: 'device' when it can be used, else 'offline', 'unauthorized'
         and so on; '' when it knows no such device."""
         done = self.server.run(["-s", self.serial, "get-state"], budget.limits.command)
-        said = _text(done.stdout).strip()
+        said = _text(done.out).strip()
         if said:
             return said
-        complaint = _text(done.stderr)
+        complaint = _text(done.err)
         return next((s for s in _HINTS if s in complaint), "")
 
     def lost(self, what: str) -> InfraError:
         """The error for a link that ended in the middle of something."""
-        self._started = False
+        self._started, self._doubtful = False, True
         with contextlib.suppress(SmeltError):
             state = self.state(Budget(StepLimits(command=EXIT_WAIT)))
             if state != "device":
@@ -208,19 +225,36 @@ class AdbTransport:
 
     def _connect(self, budget: Budget) -> None:
         """Have the server know the device. Raises SmeltError(kind='infra') that says what to do."""
-        if self._started:
+        if self._started and not self._doubtful:
             return
         self.server.start(budget)
+        dead = self._doubtful and not self._answers(budget)
+        self._started = self._doubtful = False
         if NETWORK_SERIAL.fullmatch(self.serial):
-            if self.state(budget) == "offline":
+            if dead or self.state(budget) == "offline":
                 self.server.run(["disconnect", self.serial], budget.limits.connect)
             self.server.run(["connect", self.serial], budget.limits.connect)
+        elif dead:
+            self.server.run(["-s", self.serial, "reconnect"], budget.limits.connect)
+            self.server.run(["-s", self.serial, "wait-for-device"], budget.limits.connect)
         state = self.state(budget)
         if state != "device":
             where = f"device '{self.name}' ({self.serial})"
             why = f"adb says '{state}' of it" if state else "adb does not find it"
             raise infra(f"{where} cannot be reached: {why}", hint=_HINTS.get(state, _ABSENT))
         self._started = True
+
+    def doubt(self) -> None:
+        """Something was waited for in vain: the server notices no link that is silent, or that has told it
+        nonsense."""
+        self._doubtful = True
+
+    def _answers(self, budget: Budget) -> bool:
+        asked = ["-s", self.serial, "shell", "-T", "echo a"]
+        try:
+            return b"a" in self.server.run(asked, budget.limits.connect).out
+        except InfraError:
+            return False
 
     def _opened(self, budget: Budget) -> DeviceStore:
         if self._store is None:
@@ -240,12 +274,16 @@ class AdbTransport:
         told = f"({text}); printf '\\n{mark} %d\\n' $?"
         deadline = budget.deadline(budget.limits.command, size)
         limit = budget.left(deadline, f"a command on device '{self.name}'")
-        done = self.server.run(["-s", self.serial, "shell", "-T", told], limit, source)
-        out, end, code = done.stdout.rpartition(f"\n{mark} ".encode())
+        try:
+            done = self.server.run(["-s", self.serial, "shell", "-T", told], limit, source or b"")
+        except InfraError:
+            self.doubt()
+            raise
+        out, end, code = done.out.rpartition(f"\n{mark} ".encode())
         if not end:
-            said = _text(done.stderr).strip()[-200:]
+            said = _text(done.err).strip()[-200:]
             raise self.lost(f"a command did not end ({said})" if said else "a command did not end")
-        return int(code), out, _text(done.stderr)
+        return int(code), out, _text(done.err)
 
 
 def _text(data: bytes) -> str:

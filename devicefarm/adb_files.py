@@ -129,7 +129,8 @@ class AdbFiles:
     def _quoted(self, path: str) -> str:
         return shlex.quote(path if path.startswith("/") else self.full_path(path))
 
-    def _read_back(self, full: str, budget: Budget) -> str | None:
+    def _read_back(self, full: str, size: int, budget: Budget) -> str | None:
+        """The sha256 of a file of at most `size` bytes and a few more."""
         digest, at = hashlib.sha256(), 0
         while True:
             text = f"dd if={shlex.quote(full)} bs={_BLOCK} skip={at} count={_BLOCKS} 2>/dev/null"
@@ -138,7 +139,7 @@ class AdbFiles:
                 return None
             digest.update(out)
             at += _BLOCKS
-            if len(out) < _BLOCK * _BLOCKS:
+            if len(out) < _BLOCK * _BLOCKS or at * _BLOCK > size:
                 return digest.hexdigest()
 
     def _do(

@@ -23,12 +23,13 @@ _NO_PROGRAM = (126, 127)
 
 
 class DeviceHashes:
-    """Asks one device. execute: runs a command there; read_back: the sha256 of a file, computed here."""
+    """Asks one device. execute: runs a command there; read_back: the sha256 of a file that should have so
+    many bytes, computed here; of a longer one that of some more, which is another."""
 
     def __init__(
         self,
         execute: Callable[[list[str], Budget], Completed],
-        read_back: Callable[[str, Budget], str | None],
+        read_back: Callable[[str, int, Budget], str | None],
     ) -> None:
         self._execute = execute
         self._read_back = read_back
@@ -53,7 +54,7 @@ class DeviceHashes:
         back = {}
         for path in sorted(some, key=lambda p: not p.endswith(f"/{RUNNER}")):
             if path not in back:
-                got = self._read_back(path, budget)
+                got = self._read_back(path, some[path].size, budget)
                 back[path] = got or ""
                 if path.endswith(f"/{RUNNER}") and got == some[path].sha256:
                     back |= self._run((path, "--hash"), some, budget) or {}

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from smelt.core.bundle import replace_file
 from smelt.core.cache import cache_dir
@@ -29,9 +29,7 @@ from smelt.devicefarm.board_image import BoardImage, board_image, dropbear_key, 
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.room import StoreRules
 from smelt.devicefarm.ssh import DEFAULT_ROOT, SshAddress, SshTransport
-
-if TYPE_CHECKING:
-    import paramiko
+from smelt.devicefarm.ssh_link import SshLink
 
 BOARD_EMULATOR = "qemu-system-aarch64"
 _PACKAGE = "apt-get install qemu-system-arm"
@@ -266,7 +264,7 @@ class QemuBoardTransport(SshTransport):
         super().__init__(name, nowhere, root=root, rules=rules, emulated=True)
         self.machine = machine
 
-    def _connect(self, budget: Budget) -> paramiko.SSHClient:
+    def _connect(self, budget: Budget) -> SshLink:
         self.address = self.machine.start()
         return super()._connect(budget)
 

@@ -8,45 +8,64 @@ failure is looked into before it is reported.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from smelt.core.lazily import Lazily
-from smelt.devicefarm.budget import DISK_FULL, LINK_LOST, LINK_STALLED, READ_ONLY, Budget, InfraError, infra
+from smelt.core.diag import printable
+from smelt.devicefarm.budget import DISK_FULL, READ_ONLY, Budget, InfraError, infra
 from smelt.devicefarm.hashing import DeviceHashes
+from smelt.devicefarm.sftp_wire import (
+    DATA_PIECE,
+    UNDER_WAY,
+    Answer,
+    At,
+    Attributes,
+    Nonsense,
+    OpenFlag,
+    Packet,
+    SftpRefused,
+    SftpStatus,
+    SftpStream,
+    SftpWire,
+)
+from smelt.devicefarm.ssh_link import SshLink, link_failure
 from smelt.devicefarm.store import PIECE, SMALL, Content, DiskSpace, StoredEntry
 from smelt.devicefarm.transport import Completed
 
-if TYPE_CHECKING:
-    import paramiko
-else:
-    paramiko = Lazily("paramiko")
-
-SFTP_PIECE = 32 * 1024
-"""Bytes of one write or read: the most that every server takes."""
-_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+_OWN_WORDS = (SftpStatus.END_OF_FILE, SftpStatus.NO_SUCH_FILE, SftpStatus.PERMISSION_DENIED)
+"""What a server has a word of its own for; there is one for all else."""
 _READ_ONLY_FLAG = 1
+_MODE_GIVEN = 4
+_CREATE = OpenFlag.WRITE | OpenFlag.CREATE | OpenFlag.TRUNCATE
 
 
 class SftpFiles:
-    """`Files` over an open sftp channel. root: absolute. execute: runs a command on the device."""
+    """`Files` over a channel on which the device has started its sftp server, as long as it is `usable`.
+    root: absolute, or in the folder in which a login begins. execute: runs a command on the device."""
 
     def __init__(
         self,
-        device: str,
-        sftp: paramiko.SFTPClient,
+        link: SshLink,
+        channel: SftpStream,
         root: str,
         execute: Callable[[list[str], Budget], Completed],
+        budget: Budget,
     ) -> None:
-        self.device, self.root = device, root
-        self._sftp, self._execute = sftp, execute
+        """Raises SmeltError(kind='infra')."""
+        self.device, self.root = link.device, root
+        self._link, self._execute = link, execute
+        self._wire = SftpWire(channel)
         self._hashes = DeviceHashes(execute, self._read_back)
         self._refused: set[str] = set()
+        self.usable = True
+        with self._doing("opening", root, budget):
+            self._wire.begin()
+            if not root.startswith("/"):
+                home, _ = next(self._wire.ask(Packet.REALPATH, b".", of=Packet.NAME).names(), (b"", None))
+                self.root = f"{_text(home)}/{root}"
 
     def full_path(self, path: str) -> str:
         """See Files; so are the others."""
@@ -55,20 +74,23 @@ class SftpFiles:
     def entries(self, path: str, budget: Budget) -> tuple[StoredEntry, ...]:
         with self._doing("listing", path, budget):
             try:
-                found = self._sftp.listdir_attr(self.full_path(path))
-            except FileNotFoundError:
-                return ()
+                handle = self._wire.ask(Packet.OPENDIR, self._at(path), of=Packet.HANDLE).string()
+            except SftpRefused as error:
+                if error.code == SftpStatus.NO_SUCH_FILE:
+                    return ()
+                raise
+            with self._closing(handle):
+                found = tuple(self._listed(handle))
         return tuple(
-            StoredEntry(e.filename, e.st_size or 0, float(e.st_mtime or 0), stat.S_ISDIR(e.st_mode or 0))
-            for e in found
+            StoredEntry(_text(name), a.size, float(a.modified), stat.S_ISDIR(a.mode))
+            for name, a in found
+            if name not in (b".", b"..")
         )
 
     def size(self, path: str, budget: Budget) -> int | None:
         with self._doing("looking for", path, budget):
-            try:
-                return self._sftp.stat(self.full_path(path)).st_size or 0
-            except FileNotFoundError:
-                return None
+            found = self._seen(Packet.STAT, self._at(path))
+            return found.size if found is not None else None
 
     def make_dirs(self, path: str, budget: Budget) -> None:
         full = self.full_path(path)
@@ -84,76 +106,62 @@ class SftpFiles:
             for folder in reversed(missing):
                 self._make_dir(folder)
 
-    def _there(self, full: str) -> bool:
-        """Whether there is such a file, folder or link, wherever that leads."""
-        try:
-            self._sftp.lstat(full)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _make_dir(self, full: str) -> None:
-        try:
-            self._sftp.mkdir(full)
-        except OSError:
-            if not self._there(full):  # else somebody was faster
-                raise
-
     def read(self, path: str, budget: Budget) -> bytes | None:
         with self._doing("reading", path, budget):
             try:
-                with self._sftp.open(self.full_path(path), "rb") as f:
-                    return bytes(f.read(SMALL))
-            except FileNotFoundError:
-                return None
+                return b"".join(self._pieces(self._at(path), SMALL))
+            except SftpRefused as error:
+                if error.code == SftpStatus.NO_SUCH_FILE:
+                    return None
+                raise
 
     def write(self, path: str, data: bytes, budget: Budget) -> None:
-        with self._doing("writing", path, budget), self._sftp.open(self.full_path(path), "wb") as f:
-            f.write(data)
+        pieces = (data[at : at + DATA_PIECE] for at in range(0, len(data), DATA_PIECE))
+        with self._doing("writing", path, budget):
+            self._fill(path, _CREATE, 0, pieces)
 
     def append(self, source: Path, start: int, count: int, path: str, budget: Budget) -> None:
-        deadline = budget.deadline(budget.limits.upload, count)
-        with (
-            self._doing(f"uploading '{source.name}' to", path, budget),
-            source.open("rb") as reader,
-            self._sftp.open(self.full_path(path), "r+b" if start else "wb") as writer,
-        ):
-            writer.set_pipelined(True)
+        doing, limit = f"uploading '{source.name}' to", budget.limits.upload
+        with source.open("rb") as reader, self._doing(doing, path, budget, limit=limit, size=count):
             reader.seek(start)
-            writer.seek(start)
-            while count and (piece := reader.read(min(count, SFTP_PIECE))):
-                budget.left(deadline, f"uploading '{source.name}' to device '{self.device}'")
-                writer.write(piece)
-                count -= len(piece)
+            left = count
+
+            def read() -> Iterator[bytes]:
+                nonlocal left
+                while left and (piece := reader.read(min(left, DATA_PIECE))):
+                    left -= len(piece)
+                    yield piece
+
+            self._fill(path, OpenFlag.WRITE if start else _CREATE, start, read())
 
     def settle(self, path: str, budget: Budget) -> None:
-        with self._doing("writing", path, budget), self._sftp.open(self.full_path(path), "r+b") as f:
-            self._extended("fsync@openssh.com", f.handle)
+        with self._doing("writing", path, budget), self._opened(self._at(path), OpenFlag.WRITE) as handle:
+            self._extended("fsync@openssh.com", Packet.STATUS, handle)
 
     def rename(self, old: str, new: str, budget: Budget) -> None:
-        a, b = self.full_path(old), self.full_path(new)
+        a, b = self._at(old), self._at(new)
         with self._doing("renaming", old, budget):
-            if self._extended("posix-rename@openssh.com", a, b) is not None:
+            if self._extended("posix-rename@openssh.com", Packet.STATUS, a, b) is not None:
                 return
             try:  # a server without the extension does not replace
-                self._sftp.rename(a, b)
-            except OSError:
-                if not self._there(a):
+                self._wire.ask(Packet.RENAME, a, b)
+            except SftpRefused:
+                if self._seen(Packet.LSTAT, a) is None:
                     raise
-                self._sftp.remove(b)
-                self._sftp.rename(a, b)
+                self._wire.ask(Packet.REMOVE, b)
+                self._wire.ask(Packet.RENAME, a, b)
 
     def link(self, target: str, path: str, budget: Budget) -> None:
-        with self._doing("linking", path, budget):
-            self._sftp.symlink(target, self.full_path(path))
+        with self._doing("linking", path, budget):  # servers take these two in OpenSSH's order
+            self._wire.ask(Packet.SYMLINK, _bytes(target), self._at(path))
 
     def set_executable(self, path: str, budget: Budget) -> None:
         with self._doing("marking executable", path, budget):
-            self._sftp.chmod(self.full_path(path), 0o755)
+            self._wire.ask(Packet.SETSTAT, self._at(path), _MODE_GIVEN, 0o755)
 
     def remove(self, path: str, budget: Budget) -> None:
-        with self._doing("removing", path, budget), contextlib.suppress(FileNotFoundError):
-            self._sftp.remove(self.full_path(path))
+        with self._doing("removing", path, budget), _perhaps_missing():
+            self._wire.ask(Packet.REMOVE, self._at(path))
 
     def remove_folder(self, path: str, budget: Budget) -> None:
         for entry in self.entries(path, budget):
@@ -161,8 +169,8 @@ class SftpFiles:
                 self.remove_folder(f"{path}/{entry.name}", budget)
             else:
                 self.remove(f"{path}/{entry.name}", budget)
-        with self._doing("removing", path, budget), contextlib.suppress(FileNotFoundError):
-            self._sftp.rmdir(self.full_path(path))
+        with self._doing("removing", path, budget), _perhaps_missing():
+            self._wire.ask(Packet.RMDIR, self._at(path))
 
     def differing(self, expected: Mapping[str, Content], budget: Budget) -> frozenset[str]:
         by_path = {self.full_path(p): p for p in expected}
@@ -171,51 +179,130 @@ class SftpFiles:
 
     def space(self, budget: Budget) -> DiskSpace | None:
         with self._doing("asking for free space of", "", budget):
-            return self._statvfs() or self._by_df(budget)
+            found = self._statvfs()
+        return found or self._by_df(budget)
 
-    # ---- inside ----
+    # ---- requests ----
 
-    def _read_back(self, full: str, budget: Budget) -> str | None:
-        digest = hashlib.sha256()
-        with self._doing("reading", full, budget):
+    def _at(self, path: str) -> bytes:
+        return _bytes(path if path.startswith("/") else self.full_path(path))
+
+    def _seen(self, kind: Packet, full: bytes) -> Attributes | None:
+        """What STAT or LSTAT says of a file; None where there is none."""
+        try:
+            return self._wire.ask(kind, full, of=Packet.ATTRS).attributes()
+        except SftpRefused as error:
+            if error.code == SftpStatus.NO_SUCH_FILE:
+                return None
+            raise
+
+    def _there(self, full: str) -> bool:
+        """Whether there is such a file, folder or link, wherever that leads."""
+        return self._seen(Packet.LSTAT, _bytes(full)) is not None
+
+    def _make_dir(self, full: str) -> None:
+        try:
+            self._wire.ask(Packet.MKDIR, _bytes(full), 0)
+        except SftpRefused:
+            if not self._there(full):  # else somebody was faster
+                raise
+
+    def _listed(self, handle: bytes) -> Iterator[tuple[bytes, Attributes]]:
+        while True:
             try:
-                with self._sftp.open(full, "rb") as reader:
-                    reader.prefetch()
-                    while piece := reader.read(SFTP_PIECE):
-                        digest.update(piece)
-            except OSError as error:
-                if error.errno in (errno.ENOENT, errno.EACCES):
+                answer = self._wire.ask(Packet.READDIR, handle, of=Packet.NAME)
+            except SftpRefused as error:
+                if error.code == SftpStatus.END_OF_FILE:
+                    return
+                raise
+            yield from answer.names()
+
+    @contextmanager
+    def _opened(self, full: bytes, flags: int) -> Iterator[bytes]:
+        handle = self._wire.ask(Packet.OPEN, full, flags, 0, of=Packet.HANDLE).string()
+        with self._closing(handle):
+            yield handle
+
+    @contextmanager
+    def _closing(self, handle: bytes) -> Iterator[None]:
+        """Close a handle, also after a refusal; after anything else there is nobody to ask."""
+        try:
+            yield
+        except SftpRefused:
+            with contextlib.suppress(SftpRefused):
+                self._wire.drain()
+                self._wire.ask(Packet.CLOSE, handle)
+            raise
+        self._wire.ask(Packet.CLOSE, handle)
+
+    def _fill(self, path: str, flags: int, start: int, pieces: Iterator[bytes]) -> None:
+        """Write the pieces one behind the other, from `start`."""
+        with self._opened(self._at(path), flags) as handle:
+            for piece in pieces:
+                if self._wire.under_way == UNDER_WAY:
+                    self._wire.answer()
+                self._wire.request(Packet.WRITE, handle, At(start), piece)
+                start += len(piece)
+            while self._wire.under_way:
+                self._wire.answer()
+
+    def _pieces(self, full: bytes, most: int) -> Iterator[bytes]:
+        """The first `most` bytes of a file."""
+        with self._opened(full, OpenFlag.READ) as handle:
+            at = 0
+            while at < most:
+                wanted = min(DATA_PIECE, most - at)
+                try:
+                    piece = self._wire.ask(Packet.READ, handle, At(at), wanted, of=Packet.DATA).string()
+                except SftpRefused as error:
+                    if error.code == SftpStatus.END_OF_FILE:
+                        return
+                    raise
+                if not 0 < len(piece) <= wanted:
+                    raise Nonsense(f"the sftp server gives {len(piece)} bytes of {wanted}")
+                at += len(piece)
+                yield piece
+
+    def _read_back(self, full: str, size: int, budget: Budget) -> str | None:
+        """The sha256 of a file of at most `size` bytes and one more."""
+        digest = hashlib.sha256()
+        with self._doing("reading", full, budget, size=size):
+            try:
+                for piece in self._pieces(_bytes(full), size + 1):
+                    digest.update(piece)
+            except SftpRefused as error:
+                if error.code in (SftpStatus.NO_SUCH_FILE, SftpStatus.PERMISSION_DENIED):
                     return None
                 raise
         return digest.hexdigest()
 
-    def _extended(self, name: str, *arguments: str | bytes) -> Any:
-        """The answer to an extension of the protocol, None from a server without it. paramiko can send any
-        request, but has a public method for one extension only."""
+    def _extended(self, name: str, of: Packet, *fields: bytes) -> Answer | None:
+        """The answer to an extension of the protocol, None from a server without it."""
         if name in self._refused:
             return None
         try:
-            _, answer = self._sftp._request(paramiko.sftp.CMD_EXTENDED, name, *arguments)
-        except OSError as error:
-            if "unsupported" in str(error).lower():
+            return self._wire.ask(Packet.EXTENDED, name.encode(), *fields, of=of)
+        except SftpRefused as error:
+            if error.code == SftpStatus.UNSUPPORTED:
                 self._refused.add(name)
                 return None
             raise
-        return answer if answer is not None else b""
 
     def _statvfs(self) -> DiskSpace | None:
         at = self.root
         while True:
             try:
-                answer = self._extended("statvfs@openssh.com", at)
+                answer = self._extended("statvfs@openssh.com", Packet.EXTENDED_REPLY, _bytes(at))
                 break
-            except FileNotFoundError:  # the root is not made yet
+            except SftpRefused as error:  # the root is not made yet
+                if error.code != SftpStatus.NO_SUCH_FILE:
+                    raise
                 if at == "/":
                     return None
                 at = at.rpartition("/")[0] or "/"
         if answer is None:
             return None
-        numbers = [answer.get_int64() for _ in range(11)]
+        numbers = [answer.whole(8) for _ in range(11)]
         return DiskSpace(numbers[4] * (numbers[1] or numbers[0]), bool(numbers[9] & _READ_ONLY_FLAG))
 
     def _by_df(self, budget: Budget) -> DiskSpace | None:
@@ -226,37 +313,53 @@ class SftpFiles:
                 return DiskSpace(1024 * int(fields[3]))
         return None
 
-    @contextmanager
-    def _doing(self, doing: str, path: str, budget: Budget) -> Iterator[None]:
-        """Turn what paramiko and sockets raise into SmeltError(kind='infra') that says why."""
-        channel = self._sftp.get_channel()
-        if channel is not None:
-            channel.settimeout(budget.limits.command)
-        try:
-            yield
-        except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError) as error:
-            shown = path if path.startswith("/") else self.full_path(path)
-            what = f"{doing} '{shown}' failed on device '{self.device}'"
-            raise self._explained(what, error, budget) from error
+    # ---- failures ----
 
-    def _explained(self, what: str, error: Exception, budget: Budget) -> InfraError:
-        found = link_failure(self.device, what, error, budget.limits.command)
-        if found is not None:
-            return found
-        if isinstance(error, OSError) and error.errno is None:  # the protocol's word for all that has no own
+    @contextmanager
+    def _doing(
+        self, doing: str, path: str, budget: Budget, *, limit: float | None = None, size: int = 0
+    ) -> Iterator[None]:
+        """Give the block its time, that of a command unless a limit is named, and turn what it raises into
+        SmeltError(kind='infra') that says why. size: bytes that it transfers."""
+        shown = printable(path if path.startswith("/") else self.full_path(path))
+        what, command = f"{doing} '{shown}' failed on device '{self.device}'", budget.limits.command
+        left = budget.left(budget.deadline(command if limit is None else limit, size), f"{doing} '{shown}'")
+        self._wire.limit(left, command)
+        refused: SftpRefused | None = None
+        with self._link.within(left) as late:
+            try:
+                yield
+            except SftpRefused as error:
+                refused = error
+            except Exception as error:
+                self.usable = False
+                found = TimeoutError() if late.is_set() else error
+                if isinstance(found, TimeoutError):
+                    self._link.doubt()
+                known = link_failure(self.device, what, found, min(left, command))
+                raise known or infra(f"{what}: {error or type(error).__name__}") from error
+            except BaseException:  # a packet may be cut in two
+                self.usable = False
+                raise
+        if refused is not None:
+            raise self._explained(what, refused, budget) from refused
+
+    def _explained(self, what: str, error: SftpRefused, budget: Budget) -> InfraError:
+        if error.code not in _OWN_WORDS:
             status = self._disk_status(budget)
             if status:
                 return infra(f"{what}: {status}", status=status)
-        return infra(f"{what}: {error or type(error).__name__}")
+        return infra(f"{what}: {printable(str(error))}")
 
     def _disk_status(self, budget: Budget) -> str:
         """DISK_FULL or READ_ONLY where the device's disk is so, else ''."""
-        try:
-            space = self._statvfs()
-            if space is None:
-                return self._complaint(budget)
-        except (paramiko.SSHException, OSError, EOFError, InfraError):
-            return ""
+        with self._doing("asking for free space of", "", budget):
+            try:
+                space = self._statvfs()
+            except SftpRefused:
+                return ""
+        if space is None:
+            return self._complaint(budget)
         if space.read_only:
             return READ_ONLY
         return DISK_FULL if space.free < PIECE else ""
@@ -272,15 +375,19 @@ class SftpFiles:
         return ""
 
 
-def link_failure(device: str, what: str, error: Exception, limit: float) -> InfraError | None:
-    """The error for a link that is lost or stalled, None for any other failure. limit: for how many seconds
-    nothing had come when a wait was given up."""
-    # paramiko has one class for a channel that is not opened in time and for one that is refused
-    if isinstance(error, TimeoutError) or str(error).startswith("Timeout opening channel"):
-        why = f"no byte came from the device for {limit:.0f} s"
-        return infra(f"{what}: {why}", status=LINK_STALLED)
-    said = str(error) or type(error).__name__
-    lost = isinstance(error, EOFError | ConnectionError) or "dropped" in said or "is closed" in said
-    if lost or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
-        return infra(f"{what}: the link to device '{device}' was lost ({said})", status=LINK_LOST)
-    return None
+@contextmanager
+def _perhaps_missing() -> Iterator[None]:
+    try:
+        yield
+    except SftpRefused as error:
+        if error.code != SftpStatus.NO_SUCH_FILE:
+            raise
+
+
+def _text(name: bytes) -> str:
+    """A name of the device's as one of Python's; not all are UTF-8."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")

@@ -3,26 +3,25 @@ it."""
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import queue
 import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smelt.core.bundle import RUNNER
-from smelt.core.diag import SmeltError
+from smelt.core.diag import SmeltError, printable
 from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import LINK_LOST, LINK_STALLED, Budget, InfraError, StepLimits, infra
 from smelt.devicefarm.channel import EXIT_WAIT, Channel, Tail, ended_with
 from smelt.devicefarm.room import StoreRules
-from smelt.devicefarm.sftp import SftpFiles, link_failure
+from smelt.devicefarm.sftp import SftpFiles
+from smelt.devicefarm.ssh_link import SshLink, bounded, link_failure
 from smelt.devicefarm.store import DeviceStore
 from smelt.devicefarm.transport import Completed
 
@@ -35,6 +34,8 @@ SSH_PIECE = 32 * 1024
 COMMAND_OUTPUT = 64 * 1024
 RECEIVE_QUEUE = 256  # pieces that the drain may be ahead of the reader: 8 MiB
 DEFAULT_ROOT = ".cache/smelt-farm"
+_QUIET = logging.NullHandler()
+"""Without any, Python prints what paramiko logs, which our errors say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class SshAddress:
 class SshChannel:
     """The stdio of one remote command, drained by two threads so that neither stream can block the other."""
 
-    def __init__(self, channel: paramiko.Channel, close_limit: float) -> None:
-        self._channel = channel
+    def __init__(self, link: SshLink, channel: paramiko.Channel, close_limit: float) -> None:
+        self._link, self._channel = link, channel
         self._close_limit = close_limit
         self._incoming: queue.Queue[bytes] = queue.Queue(RECEIVE_QUEUE)
         self._tail = Tail()
@@ -62,37 +63,40 @@ class SshChannel:
             threading.Thread(target=body, daemon=True).start()
 
     def send(self, data: bytes, deadline: float) -> None:
-        view = memoryview(data)
-        while view:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise infra("sending to the device took longer than its limit", status=LINK_STALLED)
-            self._channel.settimeout(left)
-            try:
-                sent = self._channel.send(bytes(view[:SSH_PIECE]))
-            except TimeoutError:
-                continue
-            except (OSError, paramiko.SSHException, EOFError) as error:
-                raise self.ended() from error
-            if sent == 0:
-                raise self.ended()
-            view = view[sent:]
+        view, left = memoryview(data), deadline - time.monotonic()
+        if left <= 0:
+            raise self._late("sending to the device")
+        with self._link.within(left) as late:  # else one that takes nothing is waited for without end
+            while view:
+                self._channel.settimeout(max(deadline - time.monotonic(), 0.0))
+                try:
+                    sent = self._channel.send(bytes(view[:SSH_PIECE]))
+                except Exception as error:  # whatever paramiko raises here means one of two things
+                    if late.is_set() or isinstance(error, TimeoutError):
+                        raise self._late("sending to the device") from error
+                    raise self.ended() from error
+                if sent == 0:
+                    raise self._late("sending to the device") if late.is_set() else self.ended()
+                view = view[sent:]
 
     def receive(self, deadline: float) -> bytes:
         if self._ended:
             return b""
         while not self._closing:
             left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._late("waiting for the device")
             try:
-                data = self._incoming.get(timeout=min(max(left, 0.0), 0.25))
+                data = self._incoming.get(timeout=min(left, 0.25))
             except queue.Empty:
-                if left > 0:
-                    continue
-                what = "waiting for the device took longer than its limit"
-                raise infra(what, status=LINK_STALLED) from None
+                continue
             self._ended = not data
             return data
         raise infra("the channel was closed")
+
+    def _late(self, doing: str) -> InfraError:
+        self._link.doubt()
+        return infra(f"{doing} took longer than its limit", status=LINK_STALLED)
 
     def stderr_tail(self) -> str:
         return self._tail.text()
@@ -103,8 +107,7 @@ class SshChannel:
         code = -1
         if self._channel.status_event.wait(EXIT_WAIT):
             code = self._channel.recv_exit_status()
-        transport = self._channel.get_transport()
-        if code < 0 and (transport is None or not transport.is_active()):
+        if code < 0 and not self._link.active:
             return infra("the link to the device was lost", status=LINK_LOST)
         return ended_with(code if code >= 0 else None)
 
@@ -148,19 +151,6 @@ class SshChannel:
             self._tail.add(data)
 
 
-def bounded(action: Callable[[], object], limit: float) -> None:
-    """Run a closing action in a thread and wait at most `limit` seconds: some close calls of paramiko can
-    hang."""
-
-    def body() -> None:
-        with contextlib.suppress(Exception):
-            action()
-
-    thread = threading.Thread(target=body, daemon=True)
-    thread.start()
-    thread.join(limit)
-
-
 class SshTransport:
     """One ssh connection, made at first use and kept."""
 
@@ -178,7 +168,7 @@ class SshTransport:
         self.address = address
         self._root = root
         self._rules = rules
-        self._client: paramiko.SSHClient | None = None
+        self._link: SshLink | None = None
         self._files: SftpFiles | None = None
         self._store: DeviceStore | None = None
         self._close_limit = 5.0
@@ -193,12 +183,13 @@ class SshTransport:
 
     def open_runner(self, remote: str, budget: Budget) -> Channel:
         command = f"exec {shlex.join([f'{remote}/{RUNNER}', '--serve'])}"
-        return SshChannel(self._begun(command, "starting the runner", budget), budget.limits.close)
+        link, session = self._begun(command, "starting the runner", budget)
+        return SshChannel(link, session, budget.limits.close)
 
     def execute(self, argv: list[str], budget: Budget) -> Completed:
         deadline = budget.deadline(budget.limits.command)
-        session = self._begun(shlex.join(argv), f"running '{argv[0]}'", budget)
-        channel = SshChannel(session, budget.limits.close)
+        link, session = self._begun(shlex.join(argv), f"running '{argv[0]}'", budget)
+        channel = SshChannel(link, session, budget.limits.close)
         out = b""
         try:
             while data := channel.receive(deadline):
@@ -220,31 +211,34 @@ class SshTransport:
         return ""
 
     def close(self) -> None:
-        limit = self._close_limit
-        if self._store is not None:
-            bounded(partial(self._store.close, Budget(StepLimits(command=limit, total=limit))), limit)
-        self._drop()
+        self._close_store()
+        link, self._link = self._link, None
+        if link is not None:
+            link.close(self._close_limit)
 
-    def _drop(self) -> None:
-        """Forget the connection, which is closed or of no use any more."""
-        client, self._client, self._files, self._store = self._client, None, None, None
-        if client is not None:
-            bounded(client.close, self._close_limit)
+    def _close_store(self) -> None:
+        """Give the store back, where the link can still bring the word."""
+        store, self._files, self._store = self._store, None, None
+        if store is not None:
+            limit = self._close_limit
+            bounded(partial(store.close, Budget(StepLimits(command=limit, total=limit))), limit)
 
     # ---- connection ----
 
-    def _connected(self, budget: Budget) -> paramiko.SSHClient:
-        transport = self._client.get_transport() if self._client else None
-        if self._client is not None and transport is not None and transport.is_active():
-            return self._client
-        self.close()  # what is left of a connection that was lost
-        self._client = self._connect(budget)
+    def _connected(self, budget: Budget) -> SshLink:
+        if self._link is not None and self._link.alive:
+            return self._link
+        self.close()  # what is left of a connection that is of no use any more
+        self._link = self._connect(budget)
         self._close_limit = budget.limits.close
-        return self._client
+        return self._link
 
-    def _connect(self, budget: Budget) -> paramiko.SSHClient:
-        a, limit = self.address, budget.limits.connect
+    def _connect(self, budget: Budget) -> SshLink:
+        a, step = self.address, "connecting"
         where = f"device '{self.name}' ({a.user}@{a.host}:{a.port})"
+        pinned = _parse_host_key(self.name, a.host_key)
+        deadline = budget.deadline(budget.limits.connect)
+        limit = budget.left(deadline, step)
         try:
             sock = socket.create_connection((a.host, a.port), timeout=limit)
         except OSError as error:
@@ -252,46 +246,40 @@ class SshTransport:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # paramiko's keepalive does not notice a dead link; this ends it when bytes stay unacknowledged
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit * 1000))
+        logging.getLogger("paramiko").addHandler(_QUIET)
         client = paramiko.SSHClient()
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
         known = a.host if a.port == 22 else f"[{a.host}]:{a.port}"
-        pinned = _parse_host_key(self.name, a.host_key)
         client.get_host_keys().add(known, pinned.get_name(), pinned)
+        link = SshLink(self.name, sock, client)
+        never = 2 * limit  # the link is cut before: paramiko would wait so long for each of many things
         try:
-            client.connect(
-                a.host, a.port, a.user,
-                key_filename=str(a.key_file), sock=sock, allow_agent=False, look_for_keys=False,
-                timeout=limit, banner_timeout=limit, auth_timeout=limit, channel_timeout=limit,
-            )  # fmt: skip
-        except paramiko.BadHostKeyException as error:
-            bounded(client.close, 2.0)
-            raise infra(
-                f"{where} showed another host key than the pinned one",
-                hint="if the board was set up anew, pin its new key in devices.toml; if not, do not trust it",
-            ) from error
-        except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
-            bounded(client.close, 2.0)
-            hint = "is the public half of its key_file in this user's authorized_keys on the device?"
-            raise infra(f"{where} refused the connection: {error}", hint=hint) from error
-        return client
+            with link.within(budget.left(deadline, step)) as late:
+                client.connect(
+                    a.host, a.port, a.user,
+                    key_filename=str(a.key_file), sock=sock, allow_agent=False, look_for_keys=False,
+                    timeout=never, banner_timeout=never, auth_timeout=never, channel_timeout=never,
+                    transport_factory=partial(_patient, never),
+                )  # fmt: skip
+        except BaseException as error:
+            link.close(2.0)
+            if not isinstance(error, Exception):
+                raise
+            raise _refusal(self.name, where, TimeoutError() if late.is_set() else error, limit) from error
+        return link
 
-    def _session(self, budget: Budget) -> paramiko.Channel:
+    def _session(self, budget: Budget) -> tuple[SshLink, paramiko.Channel]:
         """A new channel, asked for twice unless the device is silent: nothing has begun yet. The connection
         may be lost, which nothing had told before (then there is a new one), and dropbear may close a new
         channel while another one ends."""
+        link = self._connected(budget)
         try:
-            return self._channel(budget)
+            return link, link.open_session(budget.limits.connect)
         except InfraError as error:
             if error.status == LINK_STALLED:
                 raise
-        return self._channel(budget)
-
-    def _channel(self, budget: Budget) -> paramiko.Channel:
-        transport = self._connected(budget).get_transport()
-        if transport is None:
-            raise infra(f"the link to device '{self.name}' was lost")
-        with self._doing("opening a channel", budget):
-            return transport.open_session(timeout=budget.limits.connect)
+        link = self._connected(budget)
+        return link, link.open_session(budget.limits.connect)
 
     def _opened(self, budget: Budget) -> DeviceStore:
         files = self._sftp_files(budget)
@@ -300,68 +288,61 @@ class SshTransport:
         return self._store
 
     def _sftp_files(self, budget: Budget) -> SftpFiles:
-        """The one sftp channel, which stays open as long as the connection: dropbear refuses a runner's
-        channel that is opened while it closes."""
+        """The one sftp channel, which stays open as long as the connection, unless its server ends: dropbear
+        refuses a runner's channel that is opened while it closes."""
         self._connected(budget)
+        if self._files is not None and not self._files.usable:
+            self._close_store()
         if self._files is None:
-            doing = "opening sftp (is an sftp server installed there?)"
-            channel = self._session(budget)
-            channel.settimeout(budget.limits.command)
-            self._ask(partial(channel.invoke_subsystem, "sftp"), channel, doing, budget)
-            with self._doing(doing, budget):
-                sftp = paramiko.SFTPClient(channel)
-                root = self._root if self._root.startswith("/") else f"{sftp.normalize('.')}/{self._root}"
-            self._files = SftpFiles(self.name, sftp, root, self.execute)
+            link, channel = self._session(budget)
+            with link.doing("opening sftp (is an sftp server installed there?)", budget.limits.connect):
+                channel.invoke_subsystem("sftp")
+            self._files = SftpFiles(link, channel, self._root, self.execute, budget)
         return self._files
 
-    def _begun(self, command: str, doing: str, budget: Budget) -> paramiko.Channel:
+    def _begun(self, command: str, doing: str, budget: Budget) -> tuple[SshLink, paramiko.Channel]:
         """A channel on which the command was begun. Where it was closed before that, on a connection that is
         still there, dropbear did so (see `_session`): then it is asked once more."""
-        session = self._session(budget)
+        link, session = self._session(budget)
         try:
-            self._ask(partial(session.exec_command, command), session, doing, budget)
-            return session
+            with link.doing(doing, budget.limits.connect):
+                session.exec_command(command)
+            return link, session
         except InfraError as error:
-            link = self._client.get_transport() if self._client else None
-            if error.status == LINK_STALLED or link is None or not link.is_active():
+            if error.status == LINK_STALLED or not link.alive:
                 raise
-        session = self._session(budget)
-        self._ask(partial(session.exec_command, command), session, doing, budget)
-        return session
+        link, session = self._session(budget)
+        with link.doing(doing, budget.limits.connect):
+            session.exec_command(command)
+        return link, session
 
-    def _ask(
-        self, request: Callable[[], object], channel: paramiko.Channel, doing: str, budget: Budget
-    ) -> None:
-        """Ask something of a channel. paramiko waits for the answer without an end, until the channel is
-        closed: after the limit it is."""
-        late = threading.Event()
 
-        def give_up() -> None:
-            late.set()
-            channel.close()
+def _patient(seconds: float, sock: socket.socket, **more: Any) -> paramiko.Transport:
+    """A transport whose handshake may take so long; its own limit is fixed."""
+    made = paramiko.Transport(sock, **more)
+    made.handshake_timeout = seconds
+    return made
 
-        timer = threading.Timer(budget.limits.connect, give_up)
-        timer.daemon = True
-        timer.start()
-        with self._doing(doing, budget):
-            try:
-                request()
-            except paramiko.SSHException as error:
-                if late.is_set():
-                    raise TimeoutError from error
-                raise
-            finally:
-                timer.cancel()
 
-    @contextmanager
-    def _doing(self, doing: str, budget: Budget) -> Iterator[None]:
-        """Turn what paramiko and sockets raise into SmeltError(kind='infra')."""
-        try:
-            yield
-        except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError) as error:
-            what = f"{doing} failed on device '{self.name}'"
-            lost = link_failure(self.name, what, error, budget.limits.connect)
-            raise lost or infra(f"{what}: {error or type(error).__name__}") from error
+def _refusal(device: str, where: str, error: Exception, limit: float) -> InfraError:
+    """Why a device that takes connections takes none of ours. limit: the seconds that it had."""
+    if isinstance(error, TimeoutError):
+        what = f"{where} did not let us in within {limit:.0f} s"
+        return infra(what, status=LINK_STALLED)
+    if isinstance(error, paramiko.BadHostKeyException):
+        return infra(
+            f"{where} showed another host key than the pinned one",
+            hint="if the board was set up anew, pin its new key in devices.toml; if not, do not trust it",
+        )
+    what = f"{where} refused the connection"
+    known = link_failure(device, what, error, limit)
+    if known is not None:
+        return known
+    ours = isinstance(error, paramiko.AuthenticationException | OSError)
+    key = "is the public half of its key_file in this user's authorized_keys on the device?"
+    other = "is that an ssh server, is key_file a private key, and does the link keep data whole?"
+    hint = key if ours else other
+    return infra(f"{what}: {printable(str(error)) or type(error).__name__}", hint=hint)
 
 
 def _why_absent(error: OSError) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from smelt.core.bundle import hash_file
+from smelt.core.bundle import RUNNER, hash_file
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import DAMAGED, LINK_LOST, LINK_STALLED, Budget, InfraError, infra
 from smelt.devicefarm.owners import Owner
@@ -198,8 +198,10 @@ class DeviceStore:
             for folder in ("tmp", "use", "cas", "bundles"):
                 self._files.make_dirs(folder, budget)
         self._used |= {c.sha256: c.sha256 for c in listing.values()}
-        self._own = f"{self._owner.token}.{int(budget.limits.total) + 60}"
+        before, self._own = self._own, f"{self._owner.token}.{int(budget.limits.total) + 60}"
         self._write(f"use/{self._own}", listing_bytes(self._used), budget)
+        if before not in ("", self._own):
+            self._files.remove(f"use/{before}", budget)
         self._room.sweep(self._own, budget)
 
     def _mend(
@@ -282,6 +284,9 @@ class DeviceStore:
         """Take over the longest upload of this file that was cut, as `part`; how many right bytes it has."""
         for found in self._room.parts(budget):
             if found.sha256 != content.sha256 or (found.alive and found.path != part):
+                continue
+            if source.name == RUNNER:  # a lost link may have it open there: then it could not be started
+                self._files.remove(found.path, budget)
                 continue
             if found.path != part:
                 try:

@@ -141,8 +141,11 @@ def test_a_logcat_that_hangs_or_fails_costs_no_crash(
     assert phone.crash(native_bundle).device_log == ""
 
 
-def test_a_log_that_is_flooded(phone: Phone, native_bundle: Path) -> None:
+def test_a_log_that_is_flooded(
+    phone: Phone, native_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The device sends the end of it, and the last lines are kept."""
+    monkeypatch.setattr(logcat, "LOGCAT_WAIT", 100.0)
     line = "f'11-24 10:00:00.000  9  9 E flood   : {n} ' + 'x' * 100"
     phone.install(f"for n in range(400_000): print({line})\nsys.exit()")
     kept = phone.crash(native_bundle).device_log

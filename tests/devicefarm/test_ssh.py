@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from dataclasses import replace
@@ -12,10 +14,11 @@ import numpy as np
 import paramiko
 import pytest
 import rig
+from processes import children
 from proxy import before
 
 from smelt.core.diag import SmeltError
-from smelt.devicefarm.budget import LINK_STALLED, Budget, InfraError, StepLimits
+from smelt.devicefarm.budget import LINK_LOST, LINK_STALLED, Budget, InfraError, StepLimits
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.doctor import examine, healthy
 from smelt.devicefarm.ssh import SshAddress, SshTransport
@@ -23,6 +26,11 @@ from smelt.devicefarm.ssh import SshAddress, SshTransport
 LIMITS = StepLimits(connect=100, load=100, run=100, output=100, grace=5, total=600)
 HANGS = 60.0
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that this one has started, and they."""
+    return [found for child in children(pid) for found in (child, *descendants(child))]
 
 
 def test_wrong_host_key(sshd: rig.Sshd, native_bundle: Path, tmp_path: Path) -> None:
@@ -126,6 +134,35 @@ def test_a_channel_that_is_closed_before_anything_begins_is_opened_anew(
         monkeypatch.setattr(owner, name, once)
         transport.open_runner(remote, Budget(LIMITS)).close()
     assert (paramiko.Transport.open_session, paramiko.Channel.exec_command) == (opened, begun)
+    transport.close()
+
+
+@pytest.mark.parametrize("server", ["sshd", "dropbear"])
+def test_an_sftp_server_that_ends_is_started_anew(
+    server: str, request: pytest.FixtureRequest, native_bundle: Path, tmp_path: Path
+) -> None:
+    """The connection stays, and with it the channels of others."""
+    there = request.getfixturevalue(server)
+    transport = SshTransport("board", there.address, root=str(tmp_path))
+    transport.deploy(native_bundle, Budget(LIMITS))
+    ended = [pid for pid in descendants(there.pid) if b"sftp" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    for pid in ended:
+        os.kill(pid, signal.SIGKILL)
+    assert ended
+    with pytest.raises(InfraError) as caught:
+        while True:  # until the word of it has come
+            transport.free_bytes(Budget(LIMITS))
+    assert caught.value.status == LINK_LOST
+    transport.deploy(native_bundle, Budget(LIMITS))
+    transport.close()
+
+
+def test_a_command_that_prints_without_an_end_meets_its_limit(sshd: rig.Sshd) -> None:
+    transport = SshTransport("board", sshd.address)
+    with pytest.raises(InfraError) as caught:
+        transport.execute(["yes"], Budget(replace(LIMITS, command=0.5)))
+    assert caught.value.status == LINK_STALLED
+    assert transport.execute(["echo", "a"], Budget(LIMITS)).out == "a\n"
     transport.close()
 
 

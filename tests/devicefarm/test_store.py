@@ -90,6 +90,7 @@ def test_other_damage_to_the_bundles_folder_is_mended(board: Board) -> None:
         lambda: (library.unlink(), library.symlink_to("/nowhere")),
         lambda: (library.unlink(), library.write_bytes(b"")),
         lambda: (home / "libsecond.so").write_bytes(b"\x7fELF"),
+        lambda: (home / os.fsdecode(b"\xff'\n")).write_bytes(b"a name of bytes"),
         lambda: (home / ".listing").write_bytes(b"{"),
         lambda: [p.unlink() for p in home.iterdir() if p.name != ".listing"],
         lambda: [p.unlink() for p in home.iterdir()],
@@ -99,6 +100,7 @@ def test_other_damage_to_the_bundles_folder_is_mended(board: Board) -> None:
     ):
         harm()
         board.run()
+        assert not [p for p in home.iterdir() if not p.name.isascii()]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -339,6 +341,18 @@ def test_upload_of_a_killed_client_is_continued(
     store.close(Budget())
     assert 20 * MIB <= sum(SENT) < 21 * MIB  # and the other files of the bundle
     assert list((root / "tmp").iterdir()) == list((root / "use").iterdir()) == []
+
+
+def test_a_runner_that_a_lost_link_has_open_is_sent_anew(board: Board) -> None:
+    """Its server does not know yet that it is lost, and no program starts while somebody may write it."""
+    owner, runner = Owner(), board.bundle / "smelt_run"
+    owner.close()
+    part = board.root / "tmp" / f"{hash_file(runner)}.{owner.token}"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(runner.read_bytes()[:1000])
+    with part.open("r+b"):
+        board.run()
+    assert board.left("tmp") == []
 
 
 def test_upload_of_a_living_client_is_left_alone(
