@@ -114,7 +114,7 @@ class AdbChannel(PipeChannel):
     def __init__(self, transport: AdbTransport, command: str, budget: Budget) -> None:
         self._mark = secrets.token_hex(8)
         self._transport = transport
-        self._told = re.compile(rf"\n?{self._mark} ([0-9]+)\n?")
+        self._told = re.compile(rf"\n?{self._mark} ([0-9]{{1,3}})\n?")
         # without `exec`, which would leave nobody to tell the end
         text = f"{command}; printf '\\n{self._mark} %d\\n' $? >&2"
         server = transport.server
@@ -280,7 +280,7 @@ class AdbTransport:
             self.doubt()
             raise
         out, end, code = done.out.rpartition(f"\n{mark} ".encode())
-        if not end:
+        if not end or not re.fullmatch(rb"[0-9]{1,3}\n", code):
             said = _text(done.err).strip()[-200:]
             raise self.lost(f"a command did not end ({said})" if said else "a command did not end")
         return int(code), out, _text(done.err)

@@ -17,10 +17,10 @@ from typing import Protocol
 
 from smelt.devicefarm.budget import DISK_FULL, READ_ONLY, Budget, infra
 from smelt.devicefarm.hashing import DeviceHashes
-from smelt.devicefarm.store import SMALL, Content, DiskSpace, StoredEntry
+from smelt.devicefarm.store import SMALL, Content, DiskSpace, StoredEntry, space_by_df
 from smelt.devicefarm.transport import Completed
 
-_ENTRY = re.compile(r"([0-9]+) ([0-9]+) ([0-9a-f]+) (.+)")
+_ENTRY = re.compile(r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9a-f]{1,8}) (.+)")
 _COMPLAINTS = {"no space left": DISK_FULL, "quota exceeded": DISK_FULL, "file too large": DISK_FULL,
                "file size limit": DISK_FULL,
                "read-only file system": READ_ONLY}  # fmt: skip
@@ -56,14 +56,16 @@ class AdbFiles:
         at = self._quoted(path)
         # of patterns that match nothing, and of files that are removed meanwhile, stat only complains
         text = f"cd {at} 2>/dev/null || exit 0; stat -c '%s %Y %f %n' -- * .[!.]* 2>/dev/null; exit 0"
-        lines = (self._do("listing", path, text, budget) or b"").decode("utf-8", "replace").splitlines()
-        found = [m for line in lines if (m := _ENTRY.fullmatch(line))]
+        told = (self._do("listing", path, text, budget) or b"").decode("utf-8", "surrogateescape")
+        found = [m for line in told.split("\n") if (m := _ENTRY.fullmatch(line))]
         return tuple(StoredEntry(m[4], int(m[1]), float(m[2]), stat.S_ISDIR(int(m[3], 16))) for m in found)
 
     def size(self, path: str, budget: Budget) -> int | None:
         at = self._quoted(path)
         text = f"[ -e {at} ] || exit {_MISSING}; stat -L -c %s -- {at}"
         out = self._do("looking for", path, text, budget, missing=True)
+        if out is not None and not re.fullmatch(rb"[0-9]{1,18}", out.strip()):
+            raise infra(f"device '{self.device}' tells no size of '{self.full_path(path)}': {out[:80]!r}")
         return int(out) if out is not None else None
 
     def make_dirs(self, path: str, budget: Budget) -> None:
@@ -121,8 +123,7 @@ class AdbFiles:
         up = 'while [ ! -d "$d" ] && [ "$d" != / ]; do d=$(dirname "$d"); done'
         text = f'd={at}; {up}; df -Pk "$d"'
         code, out, _ = self._shell(text, budget)
-        fields = out.decode("utf-8", "replace").splitlines()[-1].split() if code == 0 and out.strip() else []
-        return DiskSpace(1024 * int(fields[3])) if len(fields) >= 4 and fields[3].isdigit() else None
+        return space_by_df(out.decode("utf-8", "replace")) if code == 0 else None
 
     # ---- inside ----
 

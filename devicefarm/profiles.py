@@ -51,13 +51,13 @@ def processors(text: str) -> tuple[int, ...]:
     found: set[int] = set()
     for part in text.replace(",", " ").split():
         low, dash, high = part.partition("-")
-        if not (low.isascii() and low.isdigit() and len(part) < 10 and (not dash or high.isdigit())):
+        if not (part.isascii() and low.isdigit() and len(part) < 10 and (not dash or high.isdigit())):
             raise SmeltError(f"'{text:.80}' is no list of processors such as 0-3,6", kind="invalid")
-        found.update(range(int(low), int(high or low) + 1))
-    if found and max(found) >= MOST_PROCESSORS:
-        raise SmeltError(
-            f"processor {max(found)} is beyond the runner's limit of {MOST_PROCESSORS}", kind="invalid"
-        )
+        last = int(high or low)
+        if last >= MOST_PROCESSORS:  # before a set of so many is made
+            what = f"processor {last} is beyond the runner's limit of {MOST_PROCESSORS}"
+            raise SmeltError(what, kind="invalid")
+        found.update(range(int(low), last + 1))
     return tuple(sorted(found))
 
 

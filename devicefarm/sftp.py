@@ -32,7 +32,7 @@ from smelt.devicefarm.sftp_wire import (
     SftpWire,
 )
 from smelt.devicefarm.ssh_link import SshLink, link_failure
-from smelt.devicefarm.store import PIECE, SMALL, Content, DiskSpace, StoredEntry
+from smelt.devicefarm.store import PIECE, SMALL, Content, DiskSpace, StoredEntry, space_by_df
 from smelt.devicefarm.transport import Completed
 
 _OWN_WORDS = (SftpStatus.END_OF_FILE, SftpStatus.NO_SUCH_FILE, SftpStatus.PERMISSION_DENIED)
@@ -308,9 +308,9 @@ class SftpFiles:
     def _by_df(self, budget: Budget) -> DiskSpace | None:
         for place in (self.root, "."):
             done = self._execute(["df", "-Pk", place], budget)
-            fields = done.out.splitlines()[-1].split() if done.code == 0 and done.out.strip() else []
-            if len(fields) >= 4 and fields[3].isdigit():
-                return DiskSpace(1024 * int(fields[3]))
+            found = space_by_df(done.out) if done.code == 0 else None
+            if found is not None:
+                return found
         return None
 
     # ---- failures ----

@@ -63,6 +63,13 @@ class DiskSpace:
     read_only: bool = False
 
 
+def space_by_df(printed: str) -> DiskSpace | None:
+    """What `df -Pk` of one folder says; None where it says something else."""
+    fields = printed.splitlines()[-1].split() if printed.strip() else []
+    known = len(fields) >= 4 and re.fullmatch(r"[0-9]{1,15}", fields[3])
+    return DiskSpace(1024 * int(fields[3])) if known else None
+
+
 class Files(Protocol):
     """What a transport can do with files on its device. Every operation ends within the budget, and raises
     SmeltError(kind='infra') (budget.infra) with the status that fits: 'link lost', 'link stalled',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -18,9 +19,12 @@ import rig
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.adb import DEFAULT_PORT, AdbTransport, private_server
+from smelt.devicefarm.adb_files import AdbFiles
 from smelt.devicefarm.budget import DISK_FULL, LINK_LOST, LINK_STALLED, Budget, InfraError, StepLimits
 from smelt.devicefarm.client import open_session
 from smelt.devicefarm.doctor import examine, healthy
+from smelt.devicefarm.store import Content
+from smelt.devicefarm.transport import Completed
 from smelt.devicefarm.verdict import verdict_of_error
 
 LIMITS = StepLimits(connect=60, command=60, load=100, run=100, total=300)
@@ -140,6 +144,26 @@ def test_full_disk(tmp_path: Path, native_bundle: Path) -> None:
         assert caught.value.status == DISK_FULL, caught.value
         assert not list((tmp_path / "root").glob("bundles/*"))
         transport.close()
+
+
+SAID = (b"", b"\xff\n", b"9" * 5000, b"\xc2\xb2 \xc2\xb2 1 a\n", b"1 2 3\n" * 9, b"-1", b"a a a 9" * 5000,
+        b"99999999999999999999 1 ffffffffffff \xff", b"1 1 ffffffff \xff")  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [0, 1, 44])
+@pytest.mark.parametrize("said", SAID)
+def test_a_shell_that_says_anything(said: bytes, code: int) -> None:
+    """Each operation has a result, or says that the device is to blame: adb's protocol has no checksums."""
+    text, budget = said.decode("latin-1"), Budget(LIMITS)
+    done = Completed(code, text, text)
+    files = AdbFiles("phone", "/x", lambda *_, **more: (code, said, text), lambda argv, budget: done)
+    for ask in (
+        lambda: files.entries("a", budget), lambda: files.size("a", budget), lambda: files.read("a", budget),
+        lambda: files.space(budget), lambda: files.differing({"a": Content("0" * 64, 3)}, budget),
+        lambda: files.rename("a", "b", budget),
+    ):  # fmt: skip
+        with contextlib.suppress(InfraError):
+            ask()
 
 
 def test_the_server_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_fastest_processors_are_chosen() -> None:
 def test_lists_of_processors() -> None:
     assert processors("0-2,7") == (0, 1, 2, 7) and processors("3 1") == (1, 3) and processors("") == ()
     assert mask((0, 9)) == b"\x01\x02" + bytes(126) and mask(()) == bytes(128)
-    for bad in ("x", "-1", "1-", "1-x", "١", "1024", "0-9999", "1" * 30):
+    for bad in ("x", "-1", "1-", "1-x", "١", "1024", "0-9999", "0-9999999", "1-²", "1" * 30):
         with pytest.raises(SmeltError, match="processor"):
             processors(bad)
 
