@@ -71,7 +71,7 @@ class LocalFiles:
 
     def append(self, source: Path, start: int, count: int, path: str, budget: Budget) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if start else os.O_TRUNC)
-        with self._doing("writing", path), source.open("rb") as reader:
+        with source.open("rb") as reader, self._doing("writing", path):
             reader.seek(start)
             with open(os.open(self.root / path, flags, 0o644), "wb") as writer:
                 writer.seek(start)

@@ -19,7 +19,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -100,7 +101,8 @@ class Files(Protocol):
 
     def append(self, source: Path, start: int, count: int, path: str, budget: Budget) -> None:
         """Make the file at `path`, which has `start` bytes (0: it need not exist), longer by `count` bytes of
-        `source` from there. When it fails, the file has any number of them. A transport that cannot append
+        `source` from there. When it fails, the file has any number of them. Raises OSError where `source`
+        cannot be opened. A transport that cannot append
         sends the piece as a file of its own and has the device concatenate it."""
 
     def settle(self, path: str, budget: Budget) -> None:
@@ -134,7 +136,9 @@ def bundle_listing(bundle: Path) -> dict[str, Content]:
     if not bundle.is_dir():
         raise SmeltError(f"bundle '{bundle}' is not a directory", kind="invalid")
     found = {}
-    for entry in sorted(os.scandir(bundle), key=lambda e: e.name):
+    with _reading(bundle):
+        entries = sorted(os.scandir(bundle), key=lambda e: e.name)
+    for entry in entries:
         if not SENT_NAME.fullmatch(entry.name):
             raise SmeltError(
                 f"bundle file {entry.name!r} has a name that is not deployed; "
@@ -143,7 +147,8 @@ def bundle_listing(bundle: Path) -> dict[str, Content]:
             )
         if not entry.is_file(follow_symlinks=False):
             raise SmeltError(f"bundle entry '{entry.name}' is not a plain file", kind="invalid")
-        found[entry.name] = Content(hash_file(Path(entry.path)), entry.stat().st_size)
+        with _reading(Path(entry.path)):
+            found[entry.name] = Content(hash_file(Path(entry.path)), entry.stat().st_size)
     if not found:
         raise SmeltError(f"bundle '{bundle}' is empty", kind="invalid")
     return found
@@ -259,7 +264,8 @@ class DeviceStore:
     def _upload(self, source: Path, content: Content, budget: Budget) -> None:
         part = f"tmp/{content.sha256}.{self._owner.token}"
         try:
-            self._append(source, content, part, budget)
+            with _reading(source):
+                self._append(source, content, part, budget)
         except InfraError as error:
             if error.status not in (LINK_LOST, LINK_STALLED):  # nothing comes of continuing it
                 with contextlib.suppress(SmeltError):
@@ -336,6 +342,16 @@ class DeviceStore:
         temporary = f"tmp/text.{self._owner.token}"
         self._files.write(temporary, data, budget)
         self._files.rename(temporary, path, budget)
+
+
+@contextmanager
+def _reading(source: Path) -> Iterator[None]:
+    """Turn OSError, which is of this machine's files as devices raise SmeltError, into one too."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the bundle's '{source}' cannot be read: {error.strerror}"
+        raise infra(what, hint="was the bundle changed or removed while it was sent?") from error
 
 
 def _hash_start(source: Path, size: int) -> str:

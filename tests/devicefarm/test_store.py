@@ -29,7 +29,7 @@ from smelt.devicefarm.client import open_session
 from smelt.devicefarm.local import LocalTransport
 from smelt.devicefarm.local_files import LocalFiles
 from smelt.devicefarm.owners import Owner
-from smelt.devicefarm.room import CONTINUABLE, StoreRules
+from smelt.devicefarm.room import CONTINUABLE, StoreRoom, StoreRules
 from smelt.devicefarm.sftp import SftpFiles
 from smelt.devicefarm.ssh import SshTransport
 from smelt.devicefarm.store import Content, DeviceStore
@@ -77,6 +77,32 @@ def test_flipped_bytes_between_sessions_are_mended(board: Board, seed: int) -> N
     for _ in range(2):
         damage(chance.choice(board.stored()), chance)
         board.run()
+
+
+@pytest.mark.parametrize("how", ["removed", "cut", "changed", "grown"])
+def test_a_bundle_that_changes_while_it_is_sent(
+    board: Board, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = with_weights(board.bundle, tmp_path / "bundle", 100_000)
+    weights, make = bundle / "model.weights", StoreRoom.make
+
+    def change(self: StoreRoom, wanted: dict[str, int], budget: Budget) -> None:
+        make(self, wanted, budget)
+        data = weights.read_bytes()
+        weights.unlink()
+        if how != "removed":
+            weights.write_bytes({"cut": data[:99], "changed": data[::-1], "grown": data * 2}[how])
+
+    monkeypatch.setattr(StoreRoom, "make", change)
+    transport = board.open()
+    if how == "grown":  # the bytes that were there are
+        transport.deploy(bundle, Budget(LIMITS))
+    else:
+        with pytest.raises(SmeltError, match=r"model.weights' (cannot be read|did not arrive)") as caught:
+            transport.deploy(bundle, Budget(LIMITS))
+        assert verdict_of_error(caught.value) is (Verdict.INFRA if how == "removed" else Verdict.DAMAGED)
+    transport.close()
+    assert board.left("tmp") == board.left("use") == []
 
 
 def test_other_damage_to_the_bundles_folder_is_mended(board: Board) -> None:
