@@ -250,18 +250,32 @@ class SftpFiles:
         """The first `most` bytes of a file."""
         with self._opened(full, OpenFlag.READ) as handle:
             at = 0
-            while at < most:
-                wanted = min(DATA_PIECE, most - at)
-                try:
-                    piece = self._wire.ask(Packet.READ, handle, At(at), wanted, of=Packet.DATA).string()
-                except SftpRefused as error:
-                    if error.code == SftpStatus.END_OF_FILE:
-                        return
-                    raise
-                if not 0 < len(piece) <= wanted:
-                    raise Nonsense(f"the sftp server gives {len(piece)} bytes of {wanted}")
-                at += len(piece)
-                yield piece
+            while at < most and (found := self._some(handle, at, most)):
+                at += sum(map(len, found))
+                yield from found
+
+    def _some(self, handle: bytes, start: int, most: int) -> list[bytes]:
+        """The next pieces of a file, asked for at once; none at its end."""
+        wanted = range(start, most, DATA_PIECE)[:UNDER_WAY]
+        sizes = [min(DATA_PIECE, most - at) for at in wanted]
+        numbers = [
+            self._wire.request(Packet.READ, handle, At(at), size)
+            for at, size in zip(wanted, sizes, strict=True)
+        ]
+        answers, found = self._wire.answers(Packet.DATA), []
+        for number, size in zip(numbers, sizes, strict=True):
+            answer = answers[number]
+            if isinstance(answer, SftpRefused):
+                if answer.code == SftpStatus.END_OF_FILE:
+                    break
+                raise answer
+            piece = answer.string()
+            if not 0 < len(piece) <= size:
+                raise Nonsense(f"the sftp server gives {len(piece)} bytes of {size}")
+            found.append(piece)
+            if len(piece) < size:  # what comes behind it is asked for once more
+                break
+        return found
 
     def _read_back(self, full: str, size: int, budget: Budget) -> str | None:
         """The sha256 of a file of at most `size` bytes and one more."""

@@ -18,7 +18,7 @@ MOST_ANSWER = 1 << 18
 """Bytes of one packet, of OpenSSH's servers the most."""
 DATA_PIECE = 32 * 1024
 """Bytes of one write or read: the most that every server takes."""
-UNDER_WAY = 32
+UNDER_WAY = 128
 """Requests that may be under way at a time."""
 
 
@@ -195,11 +195,12 @@ class SftpWire:
         self.request(kind, *fields)
         return self.answer(of)
 
-    def request(self, kind: Packet, *fields: Field) -> None:
-        """Send a request whose answer is taken later; no more than UNDER_WAY at a time."""
+    def request(self, kind: Packet, *fields: Field) -> int:
+        """Send a request whose answer is taken later, no more than UNDER_WAY at a time; its number."""
         self._last = (self._last + 1) % (1 << 32)
         self._send(struct.pack(">BI", kind, self._last) + b"".join(map(_packed, fields)))
         self._open.add(self._last)
+        return self._last
 
     @property
     def under_way(self) -> int:
@@ -208,6 +209,28 @@ class SftpWire:
 
     def answer(self, of: Packet = Packet.STATUS) -> Answer:
         """The next answer to a request that is under way. Raises SftpRefused."""
+        _, found = self._next(of)
+        if isinstance(found, SftpRefused):
+            raise found
+        return found
+
+    def answers(self, of: Packet) -> dict[int, Answer | SftpRefused]:
+        """The answers to all that is under way, by their numbers."""
+        found = {}
+        while self._open:
+            number, answer = self._next(of)
+            found[number] = answer
+        return found
+
+    def drain(self) -> None:
+        """Take the answers to all that is under way, whatever they are."""
+        while self._open:
+            _, answer = self._packet()
+            self._open.discard(answer.whole())
+
+    # ---- inside ----
+
+    def _next(self, of: Packet) -> tuple[int, Answer | SftpRefused]:
         kind, answer = self._packet()
         number = answer.whole()
         if number not in self._open:
@@ -217,18 +240,10 @@ class SftpWire:
             code = answer.whole()
             if code != SftpStatus.OK:
                 text = answer.string() if answer.left else b""
-                raise SftpRefused(code, text.decode("utf-8", "replace")[:200])
+                return number, SftpRefused(code, text.decode("utf-8", "replace")[:200])
         if kind != of:
             raise Nonsense(f"the sftp server answers with a packet of type {kind}, expected {of.name}")
-        return answer
-
-    def drain(self) -> None:
-        """Take the answers to all that is under way, whatever they are."""
-        while self._open:
-            _, answer = self._packet()
-            self._open.discard(answer.whole())
-
-    # ---- inside ----
+        return number, answer
 
     def _send(self, packet: bytes) -> None:
         self._wait()

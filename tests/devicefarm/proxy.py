@@ -25,8 +25,8 @@ class Proxy:
     _open: list[socket.socket] = field(default_factory=list)
 
     def cut(self) -> None:
-        """End every connection."""
-        for s in self._open:
+        """End every connection that there is now: clients may open new ones at once."""
+        for s in tuple(self._open):
             with contextlib.suppress(OSError):
                 s.shutdown(socket.SHUT_RDWR)
 
