@@ -76,7 +76,8 @@ class AdbServer:
     def start(self, budget: Budget) -> None:
         """Have it run; one that runs already is used. Raises SmeltError(kind='infra')."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        done = self.run(["start-server"], budget.limits.connect)
+        limit = budget.left(budget.deadline(budget.limits.connect), "starting the adb server")
+        done = self.run(["start-server"], limit)
         if done.code != 0:
             said = _text(done.err).strip()[-300:]
             raise infra(
@@ -206,7 +207,7 @@ class AdbTransport:
     def state(self, budget: Budget) -> str:
         """What the server says of the device: 'device' when it can be used, else 'offline', 'unauthorized'
         and so on; '' when it knows no such device."""
-        done = self.server.run(["-s", self.serial, "get-state"], budget.limits.command)
+        done = self._asked(["-s", self.serial, "get-state"], budget.limits.command, budget)
         said = _text(done.out).strip()
         if said:
             return said
@@ -230,13 +231,14 @@ class AdbTransport:
         self.server.start(budget)
         dead = self._doubtful and not self._answers(budget)
         self._started = self._doubtful = False
+        limit = budget.limits.connect
         if NETWORK_SERIAL.fullmatch(self.serial):
             if dead or self.state(budget) == "offline":
-                self.server.run(["disconnect", self.serial], budget.limits.connect)
-            self.server.run(["connect", self.serial], budget.limits.connect)
+                self._asked(["disconnect", self.serial], limit, budget)
+            self._asked(["connect", self.serial], limit, budget)
         elif dead:
-            self.server.run(["-s", self.serial, "reconnect"], budget.limits.connect)
-            self.server.run(["-s", self.serial, "wait-for-device"], budget.limits.connect)
+            self._asked(["-s", self.serial, "reconnect"], limit, budget)
+            self._asked(["-s", self.serial, "wait-for-device"], limit, budget)
         state = self.state(budget)
         if state != "device":
             where = f"device '{self.name}' ({self.serial})"
@@ -250,11 +252,16 @@ class AdbTransport:
         self._doubtful = True
 
     def _answers(self, budget: Budget) -> bool:
-        asked = ["-s", self.serial, "shell", "-T", "echo a"]
+        words = ["-s", self.serial, "shell", "-T", "echo a"]
         try:
-            return b"a" in self.server.run(asked, budget.limits.connect).out
+            return b"a" in self._asked(words, budget.limits.connect, budget).out
         except InfraError:
             return False
+
+    def _asked(self, words: Sequence[str], seconds: float, budget: Budget) -> Ran:
+        """Have the client do something within so many seconds, and the budget's total."""
+        limit = budget.left(budget.deadline(seconds), f"reaching device '{self.name}'")
+        return self.server.run(words, limit)
 
     def _opened(self, budget: Budget) -> DeviceStore:
         if self._store is None:

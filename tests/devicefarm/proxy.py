@@ -23,6 +23,7 @@ class Proxy:
     cut_after: int | None = None
     stalled: threading.Event = field(default_factory=threading.Event)
     _open: list[socket.socket] = field(default_factory=list)
+    _lost: set[socket.socket] = field(default_factory=set)
 
     def cut(self) -> None:
         """End every connection that there is now: clients may open new ones at once."""
@@ -30,10 +31,14 @@ class Proxy:
             with contextlib.suppress(OSError):
                 s.shutdown(socket.SHUT_RDWR)
 
+    def forget(self) -> None:
+        """Have the connections that there are stay silent for ever."""
+        self._lost |= set(self._open)
+
     def _pass(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(PIECE):
-                while self.stalled.is_set():
+                while self.stalled.is_set() or source in self._lost:
                     time.sleep(0.02)
                 if counted:
                     if self.cut_after is not None and self.sent + len(data) >= self.cut_after:
@@ -75,6 +80,7 @@ def before(port: int) -> Iterator[Proxy]:
         try:
             yield proxy
         finally:
+            proxy._lost.clear()
             proxy.stalled.clear()
             server.shutdown(socket.SHUT_RDWR)
             proxy.cut()

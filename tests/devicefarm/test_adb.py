@@ -16,6 +16,7 @@ import adbd as adbd_rig
 import numpy as np
 import pytest
 import rig
+from proxy import before
 
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.adb import DEFAULT_PORT, AdbTransport, private_server
@@ -83,6 +84,24 @@ def test_adbd_that_hangs_meets_the_deadline(tmp_path: Path) -> None:
             transport.execute(["echo", "b"], Budget(replace(LIMITS, command=1)))
         assert caught.value.status == LINK_STALLED
         os.kill(device.pid, signal.SIGCONT)
+
+
+def test_a_link_that_went_silent_is_made_anew(adbd: adbd_rig.Adbd, tmp_path: Path) -> None:
+    """adb's server itself takes it for whole as long as it is open."""
+    port = int(adbd.serial.rpartition(":")[2])
+    with before(port) as link:
+        serial = f"127.0.0.1:{link.port}"
+        transport = AdbTransport("phone", serial, server=adbd.server, root=str(tmp_path / "root"))
+        assert transport.execute(["true"], Budget(LIMITS)).code == 0
+        link.stalled.set()
+        with pytest.raises(InfraError) as caught:
+            transport.execute(["true"], Budget(replace(LIMITS, command=1)))
+        assert caught.value.status == LINK_STALLED
+        link.forget()
+        link.stalled.clear()
+        assert transport.execute(["echo", "a"], Budget(replace(LIMITS, connect=3))).out == "a\n"
+        transport.close()
+        adbd.server.run(["disconnect", serial], 20)
 
 
 def test_devices_that_are_not_there_are_explained(adbd: adbd_rig.Adbd, tmp_path: Path) -> None:
