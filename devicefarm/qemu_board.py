@@ -38,6 +38,8 @@ DEFAULT_CPU = "max,pauth-impdef=on"
 BOOT_LIMIT = 180.0
 """Seconds from power to ssh; eight on an idle machine."""
 QMP_LIMIT, _START_LIMIT = 10.0, 60.0
+TURN_LIMIT = 900.0
+"""Seconds that another process may take to start the machine, for which it may have to fetch packages."""
 MEMORY_MB, CORES = 768, 2
 
 # what runs beside the emulator: it waits until nobody holds `users` any more
@@ -171,9 +173,9 @@ class BoardMachine:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._user is None:
             self._user = (self.folder / "users").open("a")
-            fcntl.flock(self._user, fcntl.LOCK_SH)
+            _lock(self._user, fcntl.LOCK_SH)
         with (self.folder / "start.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _lock(lock, fcntl.LOCK_EX)
             if not self.power.is_on():
                 self._switch_on(program, board_image())
             state = json.loads((self.folder / "state.json").read_text())
@@ -272,6 +274,19 @@ class QemuBoardTransport(SshTransport):
         """Close the connection; a machine without users ends."""
         super().close()
         self.machine.release()
+
+
+def _lock(file: IO[str], how: int) -> None:
+    """Take a lock, unless another process that starts or ends the machine hangs."""
+
+    def taken() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+            return True
+        return False
+
+    what = f"another process has held '{file.name}' for {TURN_LIMIT:g} s: it hangs, or was stopped"
+    _wait_until(taken, TURN_LIMIT, what)
 
 
 def _wait_until(condition: Callable[[], bool], limit: float, what: str) -> None:

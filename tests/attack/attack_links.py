@@ -42,6 +42,7 @@ from smelt.devicefarm.budget import (  # noqa: E402
     StepLimits,
 )
 from smelt.devicefarm.client import open_session  # noqa: E402
+from smelt.devicefarm.report import RunnerError  # noqa: E402
 from smelt.devicefarm.ssh import SshTransport  # noqa: E402
 from smelt.devicefarm.transport import Transport  # noqa: E402
 
@@ -253,6 +254,10 @@ def _played(server: str, fault: Fault) -> Outcome:
             session(transport, LIMITS)
         except InfraError as error:
             what, status, detail = f"{fault.how}: {error.status}", error.status, repr(error)
+        except RunnerError as error:  # the runner has seen it
+            if (fault.how, error.status) != ("garble", "protocol"):
+                return Outcome(f"the runner says '{error.status}'", failed=True, detail=repr(error))
+            what, status, detail = "garble: protocol", "infra", repr(error)
         except SmeltError as error:
             return Outcome(f"kind {error.kind}", failed=True, detail=repr(error))
         except Exception as error:

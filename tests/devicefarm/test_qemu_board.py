@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import rig
 
 from smelt.core.diag import SmeltError
+from smelt.devicefarm import qemu_board
 from smelt.devicefarm.board_image import archive
 from smelt.devicefarm.budget import LINK_LOST, LINK_STALLED, Budget, InfraError, StepLimits
 from smelt.devicefarm.client import open_session
@@ -135,6 +137,19 @@ def test_it_ends_with_its_last_user_even_one_that_is_killed(tmp_path: Path) -> N
     assert not second.power.is_on()
     with pytest.raises(InfraError, match="is switched off"):
         second.power.reset()
+
+
+def test_a_process_that_hangs_as_it_starts_the_machine_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.need(rig.program_path("qemu-system-aarch64"), "needs qemu: apt-get install qemu-system-arm")
+    monkeypatch.setattr(qemu_board, "TURN_LIMIT", 0.3)
+    machine = BoardMachine("board", folder=tmp_path)
+    with (tmp_path / "start.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InfraError, match=r"start.lock' for 0.3 s: it hangs"):
+            machine.start()
+    machine.release()
 
 
 def test_archive_has_the_kernels_form() -> None:
