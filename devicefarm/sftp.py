@@ -67,6 +67,10 @@ class SftpFiles:
                 home, _ = next(self._wire.ask(Packet.REALPATH, b".", of=Packet.NAME).names(), (b"", None))
                 self.root = f"{_text(home)}/{root}"
 
+    def close(self) -> None:
+        """End the device's sftp server, which may take any time."""
+        self._wire.close()
+
     def full_path(self, path: str) -> str:
         """See Files; so are the others."""
         return f"{self.root}/{path}" if path else self.root

@@ -164,6 +164,7 @@ class SftpStream(Protocol):
     def settimeout(self, timeout: float | None) -> None: ...
     def recv(self, nbytes: int) -> bytes: ...
     def sendall(self, s: bytes) -> None: ...
+    def close(self) -> None: ...
 
 
 class SftpWire:
@@ -181,6 +182,10 @@ class SftpWire:
     def limit(self, seconds: float, silence: float) -> None:
         """Give what follows so many seconds, and each wait for a byte so many."""
         self._end, self._silence = time.monotonic() + seconds, silence
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._stream.close()
 
     def begin(self) -> None:
         """Agree on the version."""

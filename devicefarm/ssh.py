@@ -291,13 +291,19 @@ class SshTransport:
         """The one sftp channel, which stays open as long as the connection, unless its server ends: dropbear
         refuses a runner's channel that is opened while it closes."""
         self._connected(budget)
-        if self._files is not None and not self._files.usable:
+        files = self._files
+        if files is not None and not files.usable:
             self._close_store()
+            bounded(files.close, self._close_limit)
         if self._files is None:
             link, channel = self._session(budget)
-            with link.doing("opening sftp (is an sftp server installed there?)", budget.limits.connect):
-                channel.invoke_subsystem("sftp")
-            self._files = SftpFiles(link, channel, self._root, self.execute, budget)
+            try:
+                with link.doing("opening sftp (is an sftp server installed there?)", budget.limits.connect):
+                    channel.invoke_subsystem("sftp")
+                self._files = SftpFiles(link, channel, self._root, self.execute, budget)
+            except BaseException:
+                bounded(channel.close, self._close_limit)
+                raise
         return self._files
 
     def _begun(self, command: str, doing: str, budget: Budget) -> tuple[SshLink, paramiko.Channel]:

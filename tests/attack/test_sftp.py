@@ -29,6 +29,8 @@ class Said:
 
     def sendall(self, s: bytes) -> None: ...
 
+    def close(self) -> None: ...
+
     def recv(self, nbytes: int) -> bytes:
         piece, self.data = self.data[:1], self.data[1:]
         return piece
