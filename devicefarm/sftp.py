@@ -10,36 +10,31 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import stat
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from smelt.core.diag import printable
+from smelt.core.lazily import Lazily
 from smelt.devicefarm.budget import DISK_FULL, READ_ONLY, Budget, InfraError, infra
 from smelt.devicefarm.hashing import DeviceHashes
-from smelt.devicefarm.sftp_wire import (
-    DATA_PIECE,
-    UNDER_WAY,
-    Answer,
-    At,
-    Attributes,
-    Nonsense,
-    OpenFlag,
-    Packet,
-    SftpRefused,
-    SftpStatus,
-    SftpStream,
-    SftpWire,
-)
+from smelt.devicefarm.sftp_guard import Nonsense, SftpGuard, name_of
 from smelt.devicefarm.ssh_link import SshLink, link_failure
 from smelt.devicefarm.store import PIECE, SMALL, Content, DiskSpace, StoredEntry, space_by_df
 from smelt.devicefarm.transport import Completed
 
-_OWN_WORDS = (SftpStatus.END_OF_FILE, SftpStatus.NO_SUCH_FILE, SftpStatus.PERMISSION_DENIED)
-"""What a server has a word of its own for; there is one for all else."""
+if TYPE_CHECKING:
+    import paramiko
+else:
+    paramiko = Lazily("paramiko")
+
+SFTP_PIECE = 32 * 1024
+"""Bytes of one write or read: the most that every server takes."""
+UNDER_WAY = 128
+"""Pieces of a file that are asked for at once."""
 _READ_ONLY_FLAG = 1
-_MODE_GIVEN = 4
-_CREATE = OpenFlag.WRITE | OpenFlag.CREATE | OpenFlag.TRUNCATE
 
 
 class SftpFiles:
@@ -49,7 +44,7 @@ class SftpFiles:
     def __init__(
         self,
         link: SshLink,
-        channel: SftpStream,
+        channel: paramiko.Channel,
         root: str,
         execute: Callable[[list[str], Budget], Completed],
         budget: Budget,
@@ -57,19 +52,18 @@ class SftpFiles:
         """Raises SmeltError(kind='infra')."""
         self.device, self.root = link.device, root
         self._link, self._execute = link, execute
-        self._wire = SftpWire(channel)
+        self._guard = SftpGuard(channel)
         self._hashes = DeviceHashes(execute, self._read_back)
         self._refused: set[str] = set()
         self.usable = True
         with self._doing("opening", root, budget):
-            self._wire.begin()
+            self._sftp = paramiko.SFTPClient(self._guard)
             if not root.startswith("/"):
-                home, _ = next(self._wire.ask(Packet.REALPATH, b".", of=Packet.NAME).names(), (b"", None))
-                self.root = f"{_text(home)}/{root}"
+                self.root = f"{name_of(self._sftp.normalize('.'))}/{root}"
 
     def close(self) -> None:
         """End the device's sftp server, which may take any time."""
-        self._wire.close()
+        self._sftp.close()
 
     def full_path(self, path: str) -> str:
         """See Files; so are the others."""
@@ -78,29 +72,28 @@ class SftpFiles:
     def entries(self, path: str, budget: Budget) -> tuple[StoredEntry, ...]:
         with self._doing("listing", path, budget):
             try:
-                handle = self._wire.ask(Packet.OPENDIR, self._at(path), of=Packet.HANDLE).string()
-            except SftpRefused as error:
-                if error.code == SftpStatus.NO_SUCH_FILE:
-                    return ()
-                raise
-            with self._closing(handle):
-                found = tuple(self._listed(handle))
+                found = self._sftp.listdir_attr(self._at(path))
+            except FileNotFoundError:
+                return ()
         return tuple(
-            StoredEntry(_text(name), a.size, float(a.modified), stat.S_ISDIR(a.mode))
-            for name, a in found
-            if name not in (b".", b"..")
+            StoredEntry(
+                name_of(e.filename), e.st_size or 0, float(e.st_mtime or 0), stat.S_ISDIR(e.st_mode or 0)
+            )
+            for e in found
         )
 
     def size(self, path: str, budget: Budget) -> int | None:
         with self._doing("looking for", path, budget):
-            found = self._seen(Packet.STAT, self._at(path))
-            return found.size if found is not None else None
+            try:
+                return self._sftp.stat(self._at(path)).st_size or 0
+            except FileNotFoundError:
+                return None
 
     def make_dirs(self, path: str, budget: Budget) -> None:
         full = self.full_path(path)
         with self._doing("creating", path, budget):
             missing = [full]
-            while not self._there(missing[-1]):
+            while not self._there(_bytes(missing[-1])):
                 above = missing[-1].rpartition("/")[0]
                 if not above:
                     break
@@ -113,16 +106,15 @@ class SftpFiles:
     def read(self, path: str, budget: Budget) -> bytes | None:
         with self._doing("reading", path, budget):
             try:
-                return b"".join(self._pieces(self._at(path), SMALL))
-            except SftpRefused as error:
-                if error.code == SftpStatus.NO_SUCH_FILE:
-                    return None
-                raise
+                with self._sftp.open(self._at(path), "rb") as reader:
+                    return bytes(reader.read(SMALL))
+            except FileNotFoundError:
+                return None
 
     def write(self, path: str, data: bytes, budget: Budget) -> None:
-        pieces = (data[at : at + DATA_PIECE] for at in range(0, len(data), DATA_PIECE))
+        pieces = (data[at : at + SFTP_PIECE] for at in range(0, len(data), SFTP_PIECE))
         with self._doing("writing", path, budget):
-            self._fill(path, _CREATE, 0, pieces)
+            self._fill(path, "wb", 0, pieces)
 
     def append(self, source: Path, start: int, count: int, path: str, budget: Budget) -> None:
         doing, limit = f"uploading '{source.name}' to", budget.limits.upload
@@ -132,40 +124,40 @@ class SftpFiles:
 
             def read() -> Iterator[bytes]:
                 nonlocal left
-                while left and (piece := reader.read(min(left, DATA_PIECE))):
+                while left and (piece := reader.read(min(left, SFTP_PIECE))):
                     left -= len(piece)
                     yield piece
 
-            self._fill(path, OpenFlag.WRITE if start else _CREATE, start, read())
+            self._fill(path, "r+b" if start else "wb", start, read())
 
     def settle(self, path: str, budget: Budget) -> None:
-        with self._doing("writing", path, budget), self._opened(self._at(path), OpenFlag.WRITE) as handle:
-            self._extended("fsync@openssh.com", Packet.STATUS, handle)
+        with self._doing("writing", path, budget), self._sftp.open(self._at(path), "r+b") as writer:
+            self._extended("fsync@openssh.com", "status", writer.handle)
 
     def rename(self, old: str, new: str, budget: Budget) -> None:
         a, b = self._at(old), self._at(new)
         with self._doing("renaming", old, budget):
-            if self._extended("posix-rename@openssh.com", Packet.STATUS, a, b) is not None:
+            if self._extended("posix-rename@openssh.com", "status", a, b) is not None:
                 return
             try:  # a server without the extension does not replace
-                self._wire.ask(Packet.RENAME, a, b)
-            except SftpRefused:
-                if self._seen(Packet.LSTAT, a) is None:
+                self._sftp.rename(a, b)
+            except (OSError, EOFError):
+                if not self._there(a):
                     raise
-                self._wire.ask(Packet.REMOVE, b)
-                self._wire.ask(Packet.RENAME, a, b)
+                self._sftp.remove(b)
+                self._sftp.rename(a, b)
 
     def link(self, target: str, path: str, budget: Budget) -> None:
-        with self._doing("linking", path, budget):  # servers take these two in OpenSSH's order
-            self._wire.ask(Packet.SYMLINK, _bytes(target), self._at(path))
+        with self._doing("linking", path, budget):
+            self._sftp.symlink(_bytes(target), self._at(path))
 
     def set_executable(self, path: str, budget: Budget) -> None:
         with self._doing("marking executable", path, budget):
-            self._wire.ask(Packet.SETSTAT, self._at(path), _MODE_GIVEN, 0o755)
+            self._sftp.chmod(self._at(path), 0o755)
 
     def remove(self, path: str, budget: Budget) -> None:
-        with self._doing("removing", path, budget), _perhaps_missing():
-            self._wire.ask(Packet.REMOVE, self._at(path))
+        with self._doing("removing", path, budget), contextlib.suppress(FileNotFoundError):
+            self._sftp.remove(self._at(path))
 
     def remove_folder(self, path: str, budget: Budget) -> None:
         for entry in self.entries(path, budget):
@@ -173,8 +165,8 @@ class SftpFiles:
                 self.remove_folder(f"{path}/{entry.name}", budget)
             else:
                 self.remove(f"{path}/{entry.name}", budget)
-        with self._doing("removing", path, budget), _perhaps_missing():
-            self._wire.ask(Packet.RMDIR, self._at(path))
+        with self._doing("removing", path, budget), contextlib.suppress(FileNotFoundError):
+            self._sftp.rmdir(self._at(path))
 
     def differing(self, expected: Mapping[str, Content], budget: Budget) -> frozenset[str]:
         by_path = {self.full_path(p): p for p in expected}
@@ -191,95 +183,55 @@ class SftpFiles:
     def _at(self, path: str) -> bytes:
         return _bytes(path if path.startswith("/") else self.full_path(path))
 
-    def _seen(self, kind: Packet, full: bytes) -> Attributes | None:
-        """What STAT or LSTAT says of a file; None where there is none."""
-        try:
-            return self._wire.ask(kind, full, of=Packet.ATTRS).attributes()
-        except SftpRefused as error:
-            if error.code == SftpStatus.NO_SUCH_FILE:
-                return None
-            raise
-
-    def _there(self, full: str) -> bool:
+    def _there(self, full: bytes) -> bool:
         """Whether there is such a file, folder or link, wherever that leads."""
-        return self._seen(Packet.LSTAT, _bytes(full)) is not None
+        try:
+            self._sftp.lstat(full)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _make_dir(self, full: str) -> None:
         try:
-            self._wire.ask(Packet.MKDIR, _bytes(full), 0)
-        except SftpRefused:
-            if not self._there(full):  # else somebody was faster
+            self._sftp.mkdir(_bytes(full))
+        except (OSError, EOFError):
+            if not self._there(_bytes(full)):  # else somebody was faster
                 raise
 
-    def _listed(self, handle: bytes) -> Iterator[tuple[bytes, Attributes]]:
-        while True:
-            try:
-                answer = self._wire.ask(Packet.READDIR, handle, of=Packet.NAME)
-            except SftpRefused as error:
-                if error.code == SftpStatus.END_OF_FILE:
-                    return
-                raise
-            yield from answer.names()
-
-    @contextmanager
-    def _opened(self, full: bytes, flags: int) -> Iterator[bytes]:
-        handle = self._wire.ask(Packet.OPEN, full, flags, 0, of=Packet.HANDLE).string()
-        with self._closing(handle):
-            yield handle
-
-    @contextmanager
-    def _closing(self, handle: bytes) -> Iterator[None]:
-        """Close a handle, also after a refusal; after anything else there is nobody to ask."""
-        try:
-            yield
-        except SftpRefused:
-            with contextlib.suppress(SftpRefused):
-                self._wire.drain()
-                self._wire.ask(Packet.CLOSE, handle)
-            raise
-        self._wire.ask(Packet.CLOSE, handle)
-
-    def _fill(self, path: str, flags: int, start: int, pieces: Iterator[bytes]) -> None:
+    def _fill(self, path: str, mode: str, start: int, pieces: Iterator[bytes]) -> None:
         """Write the pieces one behind the other, from `start`."""
-        with self._opened(self._at(path), flags) as handle:
+        with self._sftp.open(self._at(path), mode) as writer:
+            writer.seek(start)
+            writer.set_pipelined(True)
+            last = b""
             for piece in pieces:
-                if self._wire.under_way == UNDER_WAY:
-                    self._wire.answer()
-                self._wire.request(Packet.WRITE, handle, At(start), piece)
-                start += len(piece)
-            while self._wire.under_way:
-                self._wire.answer()
+                writer.write(last)
+                last = piece
+            writer.set_pipelined(False)  # the last one waits for the answers to all: closing does not
+            writer.write(last)
 
     def _pieces(self, full: bytes, most: int) -> Iterator[bytes]:
-        """The first `most` bytes of a file."""
-        with self._opened(full, OpenFlag.READ) as handle:
-            at = 0
-            while at < most and (found := self._some(handle, at, most)):
-                at += sum(map(len, found))
-                yield from found
-
-    def _some(self, handle: bytes, start: int, most: int) -> list[bytes]:
-        """The next pieces of a file, asked for at once; none at its end."""
-        wanted = range(start, most, DATA_PIECE)[:UNDER_WAY]
-        sizes = [min(DATA_PIECE, most - at) for at in wanted]
-        numbers = [
-            self._wire.request(Packet.READ, handle, At(at), size)
-            for at, size in zip(wanted, sizes, strict=True)
-        ]
-        answers, found = self._wire.answers(Packet.DATA), []
-        for number, size in zip(numbers, sizes, strict=True):
-            answer = answers[number]
-            if isinstance(answer, SftpRefused):
-                if answer.code == SftpStatus.END_OF_FILE:
-                    break
-                raise answer
-            piece = answer.string()
-            if not 0 < len(piece) <= size:
-                raise Nonsense(f"the sftp server gives {len(piece)} bytes of {size}")
-            found.append(piece)
-            if len(piece) < size:  # what comes behind it is asked for once more
-                break
-        return found
+        """The first `most` bytes of a file, of which many pieces are asked for at once. paramiko's `prefetch`
+        does so in a thread: an answer that is there before the next request ends it, and all that has been
+        asked for since is sent twice."""
+        of, at = paramiko.sftp, 0
+        with self._sftp.open(full, "rb") as reader:
+            while at < most:
+                asked = {}
+                for place in range(at, most, SFTP_PIECE)[:UNDER_WAY]:
+                    read = (of.CMD_READ, reader.handle, of.int64(place), min(SFTP_PIECE, most - place))
+                    asked[self._sftp._async_request(type(None), *read)] = read[-1]
+                for number, size in asked.items():
+                    try:
+                        piece = bytes(self._sftp._read_response(number)[1].get_binary())
+                    except EOFError:
+                        return
+                    if not 0 < len(piece) <= size:
+                        raise Nonsense(f"the sftp server gives {len(piece)} bytes of {size}")
+                    at += len(piece)
+                    yield piece
+                    if len(piece) < size:  # what comes behind it is asked for once more
+                        break
 
     def _read_back(self, full: str, size: int, budget: Budget) -> str | None:
         """The sha256 of a file of at most `size` bytes and one more."""
@@ -288,39 +240,42 @@ class SftpFiles:
             try:
                 for piece in self._pieces(_bytes(full), size + 1):
                     digest.update(piece)
-            except SftpRefused as error:
-                if error.code in (SftpStatus.NO_SUCH_FILE, SftpStatus.PERMISSION_DENIED):
-                    return None
-                raise
+            except (FileNotFoundError, PermissionError):
+                return None
         return digest.hexdigest()
 
-    def _extended(self, name: str, of: Packet, *fields: bytes) -> Answer | None:
-        """The answer to an extension of the protocol, None from a server without it."""
+    def _extended(self, name: str, of: str, *arguments: bytes) -> bytes | None:
+        """The answer to an extension of the protocol, None from a server without it. paramiko can send any
+        request, but has a public method for one extension only. of: the answer's type."""
         if name in self._refused:
             return None
+        commands = paramiko.sftp
         try:
-            return self._wire.ask(Packet.EXTENDED, name.encode(), *fields, of=of)
-        except SftpRefused as error:
-            if error.code == SftpStatus.UNSUPPORTED:
+            kind, answer = self._sftp._request(commands.CMD_EXTENDED, name, *arguments)
+        except (OSError, EOFError):
+            if self._guard.status == commands.SFTP_OP_UNSUPPORTED:
                 self._refused.add(name)
                 return None
             raise
+        if (shown := commands.CMD_NAMES[kind]) != of:
+            raise Nonsense(f"the sftp server answers with {shown}, expected {of}")
+        return bytes(answer.get_remainder())
 
     def _statvfs(self) -> DiskSpace | None:
         at = self.root
         while True:
             try:
-                answer = self._extended("statvfs@openssh.com", Packet.EXTENDED_REPLY, _bytes(at))
+                answer = self._extended("statvfs@openssh.com", "extended_reply", _bytes(at))
                 break
-            except SftpRefused as error:  # the root is not made yet
-                if error.code != SftpStatus.NO_SUCH_FILE:
-                    raise
+            except FileNotFoundError:  # the root is not made yet
                 if at == "/":
                     return None
                 at = at.rpartition("/")[0] or "/"
         if answer is None:
             return None
-        numbers = [answer.whole(8) for _ in range(11)]
+        if len(answer) < 88:
+            raise Nonsense(f"the sftp server tells of its disk in {len(answer)} bytes, expected 88")
+        numbers = struct.unpack_from(">11Q", answer)
         return DiskSpace(numbers[4] * (numbers[1] or numbers[0]), bool(numbers[9] & _READ_ONLY_FLAG))
 
     def _by_df(self, budget: Budget) -> DiskSpace | None:
@@ -342,39 +297,45 @@ class SftpFiles:
         shown = printable(path if path.startswith("/") else self.full_path(path))
         what, command = f"{doing} '{shown}' failed on device '{self.device}'", budget.limits.command
         left = budget.left(budget.deadline(command if limit is None else limit, size), f"{doing} '{shown}'")
-        self._wire.limit(left, command)
-        refused: SftpRefused | None = None
+        self._guard.limit(left, command)
+        refused: OSError | EOFError | None = None
         with self._link.within(left) as late:
             try:
                 yield
-            except SftpRefused as error:
-                refused = error
+                if self._guard.failure is not None:  # paramiko drops what it is told while it closes a file
+                    raise self._guard.failure
             except Exception as error:
-                self.usable = False
-                found = TimeoutError() if late.is_set() else error
-                if isinstance(found, TimeoutError):
-                    self._link.doubt()
-                known = link_failure(self.device, what, found, min(left, command))
-                raise known or infra(f"{what}: {error or type(error).__name__}") from error
+                if self._guard.failure is None and isinstance(error, OSError | EOFError):
+                    refused = error
+                else:
+                    found = TimeoutError() if late.is_set() else self._guard.failure or error
+                    raise self._failed(what, found, min(left, command)) from error
             except BaseException:  # a packet may be cut in two
                 self.usable = False
                 raise
         if refused is not None:
             raise self._explained(what, refused, budget) from refused
 
-    def _explained(self, what: str, error: SftpRefused, budget: Budget) -> InfraError:
-        if error.code not in _OWN_WORDS:
+    def _failed(self, what: str, error: Exception, limit: float) -> InfraError:
+        self.usable = False
+        if isinstance(error, TimeoutError):
+            self._link.doubt()
+        known = link_failure(self.device, what, error, limit)
+        return known or infra(f"{what}: {printable(str(error)) or type(error).__name__}")
+
+    def _explained(self, what: str, error: OSError | EOFError, budget: Budget) -> InfraError:
+        if isinstance(error, OSError) and error.errno is None:  # the protocol's word for all without its own
             status = self._disk_status(budget)
             if status:
                 return infra(f"{what}: {status}", status=status)
-        return infra(f"{what}: {printable(str(error))}")
+        return infra(f"{what}: {printable(getattr(error, 'strerror', None) or str(error))}")
 
     def _disk_status(self, budget: Budget) -> str:
         """DISK_FULL or READ_ONLY where the device's disk is so, else ''."""
         with self._doing("asking for free space of", "", budget):
             try:
                 space = self._statvfs()
-            except SftpRefused:
+            except (OSError, EOFError):
                 return ""
         if space is None:
             return self._complaint(budget)
@@ -391,20 +352,6 @@ class SftpFiles:
             if "no space" in said:
                 return DISK_FULL
         return ""
-
-
-@contextmanager
-def _perhaps_missing() -> Iterator[None]:
-    try:
-        yield
-    except SftpRefused as error:
-        if error.code != SftpStatus.NO_SUCH_FILE:
-            raise
-
-
-def _text(name: bytes) -> str:
-    """A name of the device's as one of Python's; not all are UTF-8."""
-    return name.decode("utf-8", "surrogateescape")
 
 
 def _bytes(name: str) -> bytes:

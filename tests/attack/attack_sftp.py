@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from paramiko.sftp import CMD_ATTRS, CMD_NAME, CMD_NAMES, CMD_STATUS
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 from campaign import Outcome, main
@@ -33,7 +34,6 @@ from smelt.core.bundle import hash_file
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.budget import Budget, InfraError, StepLimits
 from smelt.devicefarm.sftp import SftpFiles
-from smelt.devicefarm.sftp_wire import Packet
 from smelt.devicefarm.store import DeviceStore
 from smelt.devicefarm.transport import Completed
 
@@ -133,7 +133,7 @@ class Stream:
         elif how == "number":
             packet = packet[:1] + struct.pack(">I", rng.choice((0, 1, self._count, 2**32 - 1))) + packet[5:]
         elif how == "type":
-            packet = bytes([rng.choice((0, 1, *Packet, 255))]) + packet[1:]
+            packet = bytes([rng.choice((0, 1, *CMD_NAMES, 255))]) + packet[1:]
         elif how == "twice":
             return framed(packet) * rng.choice((2, 100)) + held
         elif how == "late":
@@ -141,11 +141,11 @@ class Stream:
             return held
         elif how == "status":
             code = rng.choice((*range(10), 2**32 - 1))
-            packet = bytes([Packet.STATUS]) + number + struct.pack(">I", code)
+            packet = bytes([CMD_STATUS]) + number + struct.pack(">I", code)
         elif how == "names":
-            packet = bytes([Packet.NAME]) + number + struct.pack(">I", extreme) + rng.choice(NAMES)
+            packet = bytes([CMD_NAME]) + number + struct.pack(">I", extreme) + rng.choice(NAMES)
         elif how == "extended":
-            packet = bytes([Packet.ATTRS]) + number + struct.pack(">II", 1 << 31, extreme)
+            packet = bytes([CMD_ATTRS]) + number + struct.pack(">II", 1 << 31, extreme)
         return framed(packet) + held
 
 
