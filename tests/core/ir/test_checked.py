@@ -22,6 +22,7 @@ from smelt.core.plan.program import Check, HostProgram, Reserve, walk_steps
 from smelt.core.schedule import schedule_module
 from smelt.core.schedule.module import _Scheduling
 from smelt.core.schedule.recall import Recall
+from smelt.core.spread import serially
 from smelt.targets.platform import parse_target
 from smelt.targets.registry import machines
 
@@ -206,7 +207,7 @@ def test_a_region_knows_what_it_checks_and_nobody_else_does(
         assert facts.bounds(K) == (0, None) and (divisor == 1 or facts.prove_divisible(K, divisor) is not YES)
     done, program = planned(module)
     low_level = lowered(module)
-    work = _Scheduling(low_level, MACHINE, {}, Recall())
+    work = _Scheduling(low_level, MACHINE, {}, Recall(), serially)
     dims = [[(d.low, d.high, d.divisor) for d in u.dims] for u in work._uses(low_level.main, work.start)]
     free = [(0, None, 1)]
     mine = [] if low == high else [(low, high, divisor)]
