@@ -13,7 +13,7 @@ from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.rewrite import fresh_name
 from smelt.core.machine import Machine
 from smelt.core.plan.program import Branch, Entry, HostStep, Launch, Repeat
-from smelt.core.schedule.chain import Link, LinkPlace, chain_kernel, chain_link, fit_together
+from smelt.core.schedule.chain import Link, LinkPlace, chain_kernel, chain_link, fit_together, stands_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,11 @@ def find_chains(
             known[row] = None if machine is None else chain_link(kernels[e.kernel], e.statement, machine)
         return known[row]
 
+    asleep = {n for n, e in enumerate(rows) if machines[e.unit] and stands_by(kernels[e.kernel], e.statement)}
     for steps, numbers in programs:
         for run in _launched(steps):
-            for own in _cut([numbers[entry] for entry in run], link, taken, rows, machines):
+            awake = [numbers[entry] for entry in run if numbers[entry] not in asleep]
+            for own in _cut(awake, link, taken, rows, machines):
                 found.append(own)
                 taken |= own.keys()
     return _table(found, rows, kernels)

@@ -46,6 +46,10 @@ from smelt.core.ir.rewrite import (
 from smelt.core.machine import Machine
 
 
+LARGE_SIZE = 1 << 20
+"""A size at which a statement for small ones has nothing to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """A statement that may be in a chain. most_groups: a launch of more is worth being one. words: of its
@@ -80,12 +84,30 @@ def chain_link(kernel: Kernel, statement: int, machine: Machine) -> Link | None:
     facts = kernel_facts(kernel)
     work = _work(nest(s, "group")[1], _inside_groups(s, facts), machine)
     most = 1 if work is None else 1 + chaining.work // max(work, 1)
-    smallest = {d.name: max(d.low, 0 if d.high == 0 else d.divisor) for d in kernel.dims}
-    if group_count(s).evaluate(smallest) > most:
+    if group_count(s).evaluate(_sizes(kernel, 1)) > most:
         return None
     kept = _kept(s, facts)
     words = 2 * len(buffers) + len(kernel.dims) + 1
     return None if kept is None else Link(kernel, statement, most, words, kept, *dtypes)
+
+
+def stands_by(kernel: Kernel, statement: int) -> bool:
+    """Whether a statement has nothing to do at the smallest sizes, where another one that has nothing to do at
+    large ones is in its place: it stands between no parts of a chain, since it has no groups when they are small."""
+    small, large = (
+        [group_count(s).evaluate(_sizes(kernel, least)) for s in kernel.body] for least in (1, LARGE_SIZE)
+    )
+    instead = any(a > 0 and b == 0 for a, b in zip(small, large, strict=True))
+    return instead and small[statement] == 0
+
+
+def _sizes(kernel: Kernel, least: int) -> dict[str, int]:
+    """Sizes that the dims may have: the smallest from this one on where there are such."""
+    found = {}
+    for d in kernel.dims:
+        n = max(d.low, -(-least // d.divisor) * d.divisor)
+        found[d.name] = n if d.high is None else min(n, d.high // d.divisor * d.divisor)
+    return found
 
 
 def fit_together(links: Sequence[Link], machine: Machine) -> bool:
@@ -221,4 +243,4 @@ def _cost(e: Expr, facts: Facts, machine: Machine) -> int | None:
     return None if None in found else own + sum(n or 0 for n in found)
 
 
-__all__ = ["Link", "LinkPlace", "chain_kernel", "chain_link", "fit_together"]
+__all__ = ["Link", "LinkPlace", "chain_kernel", "chain_link", "fit_together", "stands_by"]

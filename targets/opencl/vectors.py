@@ -185,6 +185,9 @@ class Vectors(Dialect):
         if self._var not in flat.symbols:
             return place, flat, 0
         found = flat.linear(self._var)
+        if found is None:  # one panel of several side by side, that has all of the vector
+            flat = self.facts.simplify(flat)
+            found = flat.linear(self._var)
         if found is None or found[0].const_or_none is None:
             raise _Scalar
         return place, flat, found[0].const

@@ -44,6 +44,11 @@ MANY_ROWS, FAR_MANY = 64, 1024
 LANE_ROWS, TASK_ROWS = 4, 8
 """Rows of a lane's tile of one vector: of lanes in step, and of one that is a task of its own, whose vectors
 are to be used by so many rows that loading one costs little. A tile of two vectors has half as many."""
+FEW_TASK_ROWS, FEW_TASK_VECTORS = 4, 4
+"""Rows up to which a lane that is a task of its own has one of them, if only a run knows how many there are, and
+the vectors of its tile then: such a tile computes no row twice, and its sums follow each other closely."""
+MANY = ".m"
+"""What the names of loops over many rows end in, where few have a nest of their own."""
 SHORT_AXIS = 4
 """Steps of the innermost axis of a reduction (3 channels, the fields of a byte) that are written out."""
 
@@ -197,11 +202,14 @@ def contraction(d: Draft, root: str) -> None:
         shapes = (Shape(LANE_ROWS, 1, lanes),) if d.machine.in_step else _task_shapes(d, v, r, lanes)
     shape = _pick_shape(d, shapes, columns, rows, latency(d.machine, r, fit))
     shape = replace(shape, fit=fit, panel=d.machine.panel_bits // v.bits)
+    before = d.roots()
     padded = _layout(d, v, r, shape, rows)
     if columns is None:
         _dynamic_columns(d, r, shape, next((s for s in shapes if s.vectors == 1), shape))
-    else:
-        _constant_columns(d, r, shape, columns, padded)
+        return
+    copied = d.roots() != before
+    for mine, tile in [(r, shape)] if copied else _by_rows(d, r, shape, columns):
+        _constant_columns(d, mine, tile, columns, padded)
 
 
 def _task_shapes(d: Draft, v: View, r: Roles, lanes: int) -> tuple[Shape, ...]:
@@ -211,6 +219,37 @@ def _task_shapes(d: Draft, v: View, r: Roles, lanes: int) -> tuple[Shape, ...]:
     panel = None if terms is None else terms * 2 * lanes * v.bits // 8
     near = panel is not None and panel <= d.machine.cache_bytes[0]
     return tuple(Shape(TASK_ROWS // n, n, lanes) for n in ((1, 2) if near else (1,)))
+
+
+def _by_rows(d: Draft, r: Roles, shape: Shape, columns: int) -> list[tuple[Roles, Shape]]:
+    """The nests and their tiles: two, of which one is empty, where only a run knows whether a lane that is a
+    task of its own would have rows that are not there."""
+    if not d.machine.has_lanes or d.machine.in_step or r.row is None or shape.rows == 1:
+        return [(r, shape)]
+    v, facts = d.view(r.column), kernel_facts(d.kernel)
+    n = v.extent(r.row)
+    if n.is_const or facts.prove_lt(FEW_TASK_ROWS, n) is YES:
+        return [(r, shape)]
+    vectors = max(min(FEW_TASK_VECTORS, power(ceil(columns / shape.lanes))), shape.vectors)
+    few = replace(shape, rows=1, vectors=vectors, panel=shape.panel or shape.columns)
+    if facts.prove_le(n, FEW_TASK_ROWS) is YES:
+        return [(r, few)]
+    d.order(r.row, *(x for x in v.vars if x != r.row))
+    d.do("divide", r.row, FEW_TASK_ROWS, MANY)
+    return [(r, few), (_renamed(r, MANY), shape)]
+
+
+def _renamed(r: Roles, suffix: str) -> Roles:
+    """The roles of the loops of a copy, whose variables have the suffix."""
+    axes = tuple(replace(a, var=a.var + suffix) for a in r.reduce.axes)
+    return replace(
+        r,
+        row=None if r.row is None else r.row + suffix,
+        column=r.column + suffix,
+        batch=tuple(x + suffix for x in r.batch),
+        outer=tuple(x + suffix for x in r.outer),
+        reduce=replace(r.reduce, axes=axes),
+    )
 
 
 def collapsed(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:

@@ -121,6 +121,10 @@ def _lanes(d: Draft, v: View, width: int) -> None:
         inner = f"{inner}.i"
     elif not groups:
         groups.append(d.enclose(inner))
+    across = _across(v, v.vars[-1], width)
+    if across is not None:  # neighbouring lanes read what lies side by side, and there are many if lines are short
+        groups = [*(g for g in groups if g != across), across]
+        d.order(*groups, inner)
     for g in groups:
         d.do("bind", g, "group")
     if v.has_lets:

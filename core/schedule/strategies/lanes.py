@@ -54,10 +54,10 @@ def over_lanes(d: Draft) -> None:
         loops = _groups(d.kernel.body[number])
         left = _width(d, loops)
         for loop in reversed(loops):
-            n = loop.extent.const_or_none
-            if left < 2 or n == 0:
+            n, most = loop.extent.const_or_none, _most(d, loop)
+            if left < 2 or most == 0:
                 break
-            width = left if n is None else min(left, power(n))
+            width = left if most is None else min(left, power(most))
             if n is not None and n <= left:
                 d.do("bind", loop.var, "lane")
                 left //= n
@@ -77,11 +77,16 @@ def _groups(s: Stmt) -> list[Loop]:
     return found
 
 
+def _most(d: Draft, loop: Loop) -> int | None:
+    """The rounds of a loop over groups at most; None: nobody knows."""
+    return kernel_facts(d.kernel).bounds(loop.extent)[1]
+
+
 def _width(d: Draft, loops: list[Loop]) -> int:
     """Lanes of a group."""
     tasks = 1
     for loop in loops:
-        n = loop.extent.const_or_none
+        n = _most(d, loop)
         if n is None:
             return d.machine.max_lanes
         tasks *= n
