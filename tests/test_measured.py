@@ -28,6 +28,7 @@ EXACT = {
     "MOST_TINY": "how much of a weight may lose precision in f16",
     "F16_EXACT": "integers that f16 has",
     "LONGEST_BLOCK": "which blocks' sums of products fit 32 bits",
+    "LARGE_SIZE": "which statements are for small sizes alone",
     "LOST": "how much transformed convolutions may lose",
     "TRIAL_TILES": "by how many tiles that is measured",
 }

@@ -230,7 +230,9 @@ def _by_rows(d: Draft, r: Roles, shape: Shape, columns: int) -> list[tuple[Roles
     n = v.extent(r.row)
     if n.is_const or facts.prove_lt(FEW_TASK_ROWS, n) is YES:
         return [(r, shape)]
-    vectors = max(min(FEW_TASK_VECTORS, power(ceil(columns / shape.lanes))), shape.vectors)
+    vectors = shape.vectors
+    while vectors < FEW_TASK_VECTORS and columns % (2 * vectors * shape.lanes) == columns % shape.columns:
+        vectors *= 2  # a rest would be one more launch
     few = replace(shape, rows=1, vectors=vectors, panel=shape.panel or shape.columns)
     if facts.prove_le(n, FEW_TASK_ROWS) is YES:
         return [(r, few)]
@@ -526,7 +528,8 @@ def _tile(
     row = None if r.row is None else r.row + suffix
     row_outer, row_inner = _split_rows(d, row, shape)
     groups = [*batch, *([outer] if outer else []), *outers, *row_outer]
-    if d.machine.has_lanes:  # neighbouring lanes read one row of A, and neighbouring panels of B
+    if d.machine.has_lanes and not (outer and _one_at_most(d, outer)):
+        # neighbouring lanes read one row of A, and neighbouring panels of B
         groups = [*batch, *outers, *row_outer, *([outer] if outer else [])]
     if not groups:
         groups = [d.enclose(inner)]
@@ -573,6 +576,11 @@ def _last_block(d: Draft, fit: Fit, suffix: str) -> tuple[str, ...]:
         return (q,)
     d.do("peel", o, fit.extent // fit.depth, ".r")
     return (q, f"{q}.r")
+
+
+def _one_at_most(d: Draft, var: str) -> bool:
+    found = find(d.kernel, var)
+    return found is not None and kernel_facts(d.kernel).prove_le(found[1].extent, 1) is YES
 
 
 def _split_rows(d: Draft, row: str | None, shape: Shape) -> tuple[list[str], list[str]]:

@@ -55,9 +55,9 @@ def over_lanes(d: Draft) -> None:
         left = _width(d, loops)
         for loop in reversed(loops):
             n, most = loop.extent.const_or_none, _most(d, loop)
-            if left < 2 or most == 0:
-                break
             width = left if most is None else min(left, power(most))
+            if left < 2 or most == 0 or (width < 2 and n is None):
+                break
             if n is not None and n <= left:
                 d.do("bind", loop.var, "lane")
                 left //= n
