@@ -45,7 +45,6 @@ from smelt.core.ir.rewrite import (
 )
 from smelt.core.machine import Machine
 
-
 LARGE_SIZE = 1 << 20
 """A size at which a statement for small ones has nothing to do."""
 
@@ -92,8 +91,8 @@ def chain_link(kernel: Kernel, statement: int, machine: Machine) -> Link | None:
 
 
 def stands_by(kernel: Kernel, statement: int) -> bool:
-    """Whether a statement has nothing to do at the smallest sizes, where another one that has nothing to do at
-    large ones is in its place: it stands between no parts of a chain, since it has no groups when they are small."""
+    """Whether a statement has nothing to do at the smallest sizes, where another one, which has nothing to do at
+    large ones, is in its place: where that is a part of a chain, this one has no groups."""
     small, large = (
         [group_count(s).evaluate(_sizes(kernel, least)) for s in kernel.body] for least in (1, LARGE_SIZE)
     )

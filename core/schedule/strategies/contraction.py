@@ -45,8 +45,8 @@ LANE_ROWS, TASK_ROWS = 4, 8
 """Rows of a lane's tile of one vector: of lanes in step, and of one that is a task of its own, whose vectors
 are to be used by so many rows that loading one costs little. A tile of two vectors has half as many."""
 FEW_TASK_ROWS, FEW_TASK_VECTORS = 4, 4
-"""Rows up to which a lane that is a task of its own has one of them, if only a run knows how many there are, and
-the vectors of its tile then: such a tile computes no row twice, and its sums follow each other closely."""
+"""Rows up to which a lane that is a task of its own has one of them, if only a run knows how many there are,
+and the vectors of its tile then: no row is computed that is not there, and the sums hide their latency."""
 MANY = ".m"
 """What the names of loops over many rows end in, where few have a nest of their own."""
 SHORT_AXIS = 4

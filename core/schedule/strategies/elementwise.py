@@ -122,7 +122,7 @@ def _lanes(d: Draft, v: View, width: int) -> None:
     elif not groups:
         groups.append(d.enclose(inner))
     across = _across(v, v.vars[-1], width)
-    if across is not None:  # neighbouring lanes read what lies side by side, and there are many if lines are short
+    if across is not None:  # lanes read side by side then, and there are many of them where lines are short
         groups = [*(g for g in groups if g != across), across]
         d.order(*groups, inner)
     for g in groups:

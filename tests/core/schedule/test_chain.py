@@ -16,7 +16,7 @@ from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Chaining
-from smelt.core.schedule.chain import Link, chain_kernel, chain_link, fit_together
+from smelt.core.schedule.chain import Link, chain_kernel, chain_link, fit_together, stands_by
 from smelt.targets.opencl.emit import emit_program
 from smelt.targets.opencl.machine import MACHINE
 
@@ -150,3 +150,24 @@ def test_what_fits_in_one_chain() -> None:
     few = replace(MACHINE, chaining=Chaining(parts=4, work=1, words=1 + link.words))
     assert fit_together([link], few) and not fit_together([link] * 2, few)
     assert not fit_together([link, replace(link, dtype=i64)], MACHINE)
+
+
+FEW = "group i in min(n, 4, 4*max(5 - n, 0)) { lane j in 48 { y[i, j] = x[i, j] } }"
+MANY = "group i in n - min(n, 4, 4*max(5 - n, 0)) { lane j in 48 { y[i, j] = x[i, j] } }"
+FIRST = "group i in min(n, 1) { lane j in 48 { y[i, j] = x[i, j] } }"
+OTHERS = "group i in max(n - 1, 0) { lane j in 48 { y[i + 1, j] = x[i + 1, j] } }"
+
+
+@pytest.mark.parametrize(
+    ("body", "low", "found"),
+    [
+        (ROWS, 0, [False]),
+        (f"{FEW} {MANY}", 0, [False, True]),
+        (f"{MANY} {FEW}", 1, [True, False]),
+        (f"{FEW} {MANY}", 5, [False, False]),  # few never are: the other one is what there is
+        (f"{FIRST} {OTHERS}", 0, [False, False]),  # nobody stands in for the second where there are no others
+    ],
+)
+def test_what_is_for_large_sizes_alone_stands_by(body: str, low: int, found: list[bool]) -> None:
+    k = kernel(body, low)
+    assert [stands_by(k, n) for n in range(len(k.body))] == found
