@@ -91,8 +91,8 @@ def chain_link(kernel: Kernel, statement: int, machine: Machine) -> Link | None:
 
 
 def stands_by(kernel: Kernel, statement: int) -> bool:
-    """Whether a statement has nothing to do at the smallest sizes, where another one, which has nothing to do at
-    large ones, is in its place: where that is a part of a chain, this one has no groups."""
+    """Whether a statement has nothing to do at the smallest sizes, where another one is in its place, which
+    has nothing to do at large ones: where that is a part of a chain, this one has no groups."""
     small, large = (
         [group_count(s).evaluate(_sizes(kernel, least)) for s in kernel.body] for least in (1, LARGE_SIZE)
     )
