@@ -8,7 +8,6 @@ bytes, their order. What the store then calls deployed must be so.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import random
 import resource
@@ -23,11 +22,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from paramiko.sftp import CMD_ATTRS, CMD_NAME, CMD_NAMES, CMD_STATUS
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 from campaign import Outcome, main
+from installed import needed
 from isolated import isolated
 
 from smelt.core.bundle import hash_file
@@ -37,7 +36,6 @@ from smelt.devicefarm.sftp import SftpFiles
 from smelt.devicefarm.store import DeviceStore
 from smelt.devicefarm.transport import Completed
 
-SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
 LIMITS = StepLimits(connect=0.4, command=0.4, upload=1.0, close=0.2, total=8)
 HANG = 30.0
 MEMORY = 256 << 20
@@ -163,15 +161,6 @@ def execute(argv: list[str], budget: Budget) -> Completed:
     return Completed(done.returncode, done.stdout, done.stderr)
 
 
-@functools.cache
-def server() -> str:
-    """The path of OpenSSH's sftp server."""
-    found = next((p for p in SERVERS if Path(p).exists()), None)
-    if found is None:
-        pytest.skip("needs sftp-server: apt-get install openssh-sftp-server")
-    return found
-
-
 def attempt(seed: int, folder: Path) -> tuple[str, str]:
     """(what came of it, detail); in a child."""
     rng = random.Random(seed)
@@ -182,7 +171,7 @@ def attempt(seed: int, folder: Path) -> tuple[str, str]:
     pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (pages + MEMORY, pages + MEMORY))
     spoilt = {int(100 ** rng.random()) - 1 for _ in range(rng.choice((0, 1, 1, 1, 2, 10)))}
-    stream = Stream(server(), rng, spoilt)
+    stream = Stream(needed("sftp-server"), rng, spoilt)
     try:
         files = SftpFiles(Link(stream), stream, str(root), execute, Budget(LIMITS))  # type: ignore[arg-type]
         store = DeviceStore(files)

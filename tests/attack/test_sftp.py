@@ -11,13 +11,14 @@ import attack_sftp as sftp
 import paramiko
 import pytest
 from campaign import campaign
+from installed import needed
 from paramiko.sftp import CMD_ATTRS, CMD_HANDLE, CMD_NAME, CMD_STATUS, CMD_VERSION
 
 from smelt.devicefarm.sftp_guard import MOST_ANSWER, Nonsense, SftpGuard, name_of
 
 
 def test_fixed_seeds() -> None:
-    sftp.server()
+    needed("sftp-server")
     tally = campaign(sftp.attack, range(30))
     assert not tally.failures, tally.report()
     assert tally.counts["deployed"] > 4 and tally.counts["told: infra"] > 4

@@ -22,6 +22,7 @@ PACKAGES = MappingProxyType({
     "qemu-system-aarch64": "qemu-system-arm",
     "sshd": "openssh-server",
     "ssh-keygen": "openssh-server",
+    "sftp-server": "openssh-server",
     "dropbear": "dropbear-bin",
     "dropbearkey": "dropbear-bin",
     "nss_wrapper": "libnss-wrapper",
@@ -49,7 +50,8 @@ every Debian has."""
 def program_path(name: str) -> str | None:
     """The path of a program; None without it. Emulators of other processors have no tests that need them."""
     assert name in PACKAGES or name.startswith("qemu-"), name
-    beside = [Path("/usr/sbin") / name, *sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))]
+    postgres = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    beside = [folder / name for folder in (Path("/usr/sbin"), Path("/usr/lib/openssh"), *postgres)]
     return shutil.which(name) or next((str(p) for p in beside if p.exists()), None)
 
 
