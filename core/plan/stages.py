@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import NamedTuple
 
-from smelt.core.dim import Facts, value_at
+from smelt.core.dim import Facts, TooLarge, value_at
 from smelt.core.plan.arena import Arena, OrderedSizes, put
 from smelt.core.plan.items import Item
 from smelt.core.plan.lifetime import Storage
@@ -22,6 +22,9 @@ WAYS = 8
 have thousands of late sizes that all live to its end."""
 MOST_HELD = 24
 """Storages still read in an arena that a stage tries, but for the first: it is compared with each."""
+MOST_NODES = 8192
+"""Of the formula of an arena that stages share. A detection head that keeps the best of each of 20 classes
+made 12,000 of maxima inside each other, and then more than a Dim may have; other models have up to 6,500."""
 
 
 class Home(NamedTuple):
@@ -85,8 +88,8 @@ def assign(
             arena.plan = arena.plan.since(at)
             if k and len(arena.plan.placed) > MOST_HELD:
                 continue
-            both = put(storages, sizes, arena.plan, later)
-            if k or both.top == arena.plan.top:
+            both = _onto(arena.plan, storages, sizes, later)
+            if both and (k or both.top == arena.plan.top):
                 growth = max(0, value_at(both.bytes, samples[-1]) - arena.bytes)
                 ways.append((growth, growth > 0, arena.bytes, k, both))
         growth, _, before, number, plan = min(ways, key=lambda way: way[:4])
@@ -98,6 +101,17 @@ def assign(
         found.append(ArenaStage(at, home, number, plan, arena.last >= at))
         taken[number] = _Taken(home, plan, before + growth, max(last, arena.last), arena.until)
     return found
+
+
+def _onto(
+    arena: Arena, storages: Sequence[Storage], sizes: OrderedSizes, later: Sequence[int]
+) -> Arena | None:
+    """The storages in an arena that has others; None where its formula gets too long."""
+    try:
+        both = put(storages, sizes, arena, later)
+    except TooLarge:
+        return None
+    return both if both.bytes.nodes <= MOST_NODES else None
 
 
 def loops(items: Iterable[Item]) -> list[tuple[int, int]]:

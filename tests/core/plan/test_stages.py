@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from smelt.compiler import compile_here
 from smelt.core.dim import Facts, sym, to_dim
 from smelt.core.plan.lifetime import Storage
-from smelt.core.plan.stages import ArenaStage, Home, assign
+from smelt.core.plan.stages import MOST_NODES, ArenaStage, Home, assign
 from smelt.driver import Request
 from smelt.session import load
 
@@ -50,6 +51,24 @@ def test_what_is_dead_is_shared() -> None:
     rows = row(-1, 50), row(2, 5, "k"), row(6, 9, "k"), row(10, 12, "k")
     assert numbers(*rows) == [0, 1, 1, 1]
     assert not any(s.keep for s in stages(*rows))
+
+
+def test_an_arena_whose_formula_gets_long_is_shared_no_more() -> None:
+    """As of a detection head that keeps some boxes of each class: with 24 classes in one arena its formula
+    would have 83,000 nodes."""
+    rng, facts, sample, rows = Random(0), Facts(), {}, [row(-1, 500)]
+    for at in range(0, 480, 20):
+        own = []
+        for n in range(7):
+            name = f"n{at}.{n}"
+            sample[name] = 64 * rng.randint(1, 9)
+            first = at + 1 + rng.randint(0, 6)
+            facts = facts.with_range(name, 0, None)
+            own.append(Storage(name, sym(name), first, 500 if n < 2 else first + rng.randint(1, 5)))
+        rows.append((at, Home(0), own))
+    found = assign(rows, [], facts, [sample])
+    assert max(s.plan.bytes.nodes for s in found) <= MOST_NODES
+    assert 2 < len({s.arena for s in found}) < len(found)
 
 
 @pytest.mark.parametrize(("last", "found", "keep"), [(4, 1, False), (5, 1, True), (6, 2, False)])
