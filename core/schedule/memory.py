@@ -15,6 +15,7 @@ from smelt.core.ir.kernel import (
     Block,
     Bound,
     Buffer,
+    Call,
     Expr,
     Kernel,
     Let,
@@ -124,6 +125,47 @@ def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
     )
 
 
+def stage_cast(kernel: Kernel, buffer: str, name: str) -> Kernel:
+    """s(cast:f32(x[k, j]))
+      -->  scratch p: f32[k, n]; for a, b { p[a, b] = cast:f32(x[a, b]) }; s(p[k, j])
+
+    A copy in the one type that every load of it is cast to, made at run time before everything else. Of an
+    axis it has as much as `stage` copies.
+    """
+    what = f"stage_cast {buffer}"
+    source = next((b for b in kernel.inputs if b.name == buffer), None)
+    taken = names_of(kernel)
+    if source is None or not source.shape or name in taken:
+        raise ScheduleError(what, f"no input with axes has that name, or name '{name}' is taken")
+    every = [x for e in expressions(kernel.body) for x in walk_expr(e)]
+    casts = [x for x in every if isinstance(x, Call) and x.fn == "cast" and _reads(x.args[0], buffer)]
+    if len({x.dtype for x in casts}) != 1 or len(casts) != sum(_reads(x, buffer) for x in every):
+        raise ScheduleError(what, "not every load of it is cast, and to one type")
+    wide = casts[0].dtype
+    extents = tuple(_read(kernel, source, a) for a in range(len(source.shape)))
+    names = [fresh_name(f"{name}.{i}", taken) for i in range(len(extents))]
+    at = tuple(map(sym, names))
+    loops = [Loop("serial", v, n, ()) for v, n in zip(names, extents, strict=True)]
+    value = Call("cast", (Load(buffer, at, source.dtype),), wide)
+    fill = rebuild(loops, (Store(name, at, value),))
+
+    def load(e: Expr) -> Expr:
+        if not (isinstance(e, Call) and e.fn == "cast" and _reads(e.args[0], buffer)):
+            return e
+        x = e.args[0]
+        assert isinstance(x, Load)
+        other = None if x.otherwise is None else Call("cast", (x.otherwise,), wide)
+        return replace(x, buffer=name, dtype=wide, otherwise=other)
+
+    body = tuple(map_stmt_exprs(s, lambda e: map_expr(e, load)) for s in kernel.body)
+    copy = Buffer(name, wide, extents, "scratch")
+    return kernel.with_(body=(*tidy(fill, kernel_facts(kernel)), *body), scratch=(*kernel.scratch, copy))
+
+
+def _reads(e: Expr, buffer: str) -> bool:
+    return isinstance(e, Load) and e.buffer == buffer
+
+
 def _read(kernel: Kernel, source: Buffer, axis: int) -> Dim:
     """How much of an axis, from 0 on, the loads of a buffer read at most; all of it where that is not told by
     a loop of its own."""
@@ -148,7 +190,8 @@ def stage_factor(kernel: Kernel, var: str, axis: str, name: str, own: bool) -> K
 
     The factor that has reductions of its own is computed once for every i and k, ahead of the sums over k. p
     has the group loops from v outward, the loops inside v that e follows (those without an extent in sizes of
-    the kernel: their most), and k. own: v is a group, which has p of its own, without these loops.
+    the kernel: their most), and k. own: v is a group, which has p of its own, without these loops, and in the
+    type that the product casts e to.
     """
     what = f"stage_factor {var} {axis} {name} {'yes' if own else 'no'}"
     groups = _groups_around(kernel, var, name, own, what)
@@ -164,6 +207,7 @@ def stage_factor(kernel: Kernel, var: str, axis: str, name: str, own: bool) -> K
         (((last,), e, _),) = found
         if axis not in free_symbols(e):
             raise ScheduleError(what, f"the factor is the same for all '{axis}': no row, but one element")
+        e = _as_cast(e, leaf) if own else e
         loops = [Loop("serial", var_of(n), n.extent, ()) for n in nodes[1:] if var_of(n) in free_symbols(e)]
         loops.append(Loop("serial", last.var, last.extent, ()))
         inner = enter(facts, node)
@@ -183,6 +227,13 @@ def stage_factor(kernel: Kernel, var: str, axis: str, name: str, own: bool) -> K
 
     done = edit(kernel, var, rewrite, what)
     return done if own else done.with_(scratch=(*kernel.scratch, *made))
+
+
+def _as_cast(e: Expr, leaf: Body) -> Expr:
+    """The cast around an expression wherever it is read, where that is one; else itself."""
+    every = [x for whole in expressions(leaf) for x in walk_expr(whole)]
+    casts = [x for x in every if isinstance(x, Call) and x.fn == "cast" and x.args[0] == e]
+    return casts[0] if len(casts) == every.count(e) and len({x.dtype for x in casts}) == 1 else e
 
 
 def stage_operand(kernel: Kernel, var: str, row: str, name: str, own: bool) -> Kernel:
@@ -374,4 +425,4 @@ def _clamped(d: Dim, names: frozenset[str]) -> tuple[Dim, Dim] | None:
     return None
 
 
-__all__ = ["ask_ahead", "bind_let", "pack", "stage", "stage_factor", "stage_operand", "unclamp"]
+__all__ = ["ask_ahead", "bind_let", "pack", "stage", "stage_cast", "stage_factor", "stage_operand", "unclamp"]

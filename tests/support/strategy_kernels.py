@@ -336,6 +336,7 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "two-outputs": (_two_outputs(), "", _MN),
     "two-nests": (_two_nests(), "", ({"m": 3, "n": 37}, {"m": 1, "n": 0})),
     "softmax-matmul": (_row_product("softmax", [("b", 2, "s", "t")], ("b", 2, "t", 20), ("b", 2, "s", 20)), "", ({"b": 2, "s": 53, "t": 5}, {"b": 1, "s": 3, "t": 37}, {"b": 1, "s": 2, "t": 0}, {"b": 0, "s": 4, "t": 4}, {"b": 2, "s": 0, "t": 3})),
+    "matmul-f16-panels": (op_kernel("matmul", [("m", 20), (20, 40)], ("m", 40), dtypes=[f16, f16]), "b", ({"m": 7},)),
     "softmax-matmul-f16": (_row_product("softmax", [("m", 9)], (9, 20), ("m", 20), f16), "b", ({"m": 50},)),
     "softmax-matmul-turned": (_row_product("softmax", [("m", "n")], (20, "n"), ("m", 20), turned=True), "", ({"m": 50, "n": 5}, {"m": 1, "n": 37})),
     "softmax-vector": (_row_product("softmax", [("m", "n")], ("n",), ("m",)), "", ({"m": 50, "n": 5}, {"m": 1, "n": 0})),

@@ -110,3 +110,8 @@ def _speed(row: Instruction, n: int) -> float:
     """Useful multiply-adds per cycle along an axis of n terms."""
     want = meaning(row)
     return row.macs * n / (ceil(n / want.depth) * want.depth)
+
+
+def power(n: int) -> int:
+    """The smallest power of two >= n."""
+    return 1 << max(n - 1, 0).bit_length()

@@ -16,7 +16,7 @@ from smelt.core.ir.instructions import meaning
 from smelt.core.ir.kernel import Load, Reduce
 from smelt.core.machine import Instruction, Machine
 from smelt.core.schedule.draft import Draft
-from smelt.core.schedule.strategies.contraction import power
+from smelt.core.schedule.strategies.fitting import power
 from smelt.core.schedule.strategies.lane_rows import kept_columns
 from smelt.core.schedule.strategies.lane_tiles import overlapped, positions, wide_copies
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS

@@ -19,9 +19,9 @@ from smelt.core.schedule.strategies.contraction import (
     collapsed,
     fits_panels,
     panel_spec,
-    power,
     unroll_short,
 )
+from smelt.core.schedule.strategies.fitting import power
 from smelt.core.schedule.strategies.lane_matrix import by_matrix
 from smelt.core.schedule.strategies.lane_rows import PART_TERMS, kept_columns
 from smelt.core.schedule.strategies.lane_runs import few_rows_of_runs, packed_in_runs

@@ -14,8 +14,9 @@ from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.kernel import Reduce, walk_expr
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.reductions import UPDATE
-from smelt.core.schedule.strategies.contraction import SHORT_AXIS, power
+from smelt.core.schedule.strategies.contraction import SHORT_AXIS
 from smelt.core.schedule.strategies.elementwise import elementwise
+from smelt.core.schedule.strategies.fitting import power
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS, few_rows
 from smelt.core.schedule.strategies.reduction import (
     accumulate_long,

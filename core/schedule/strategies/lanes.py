@@ -7,7 +7,7 @@ from smelt.core.ir.analysis.scope import kernel_facts
 from smelt.core.ir.barriers import has_lanes
 from smelt.core.ir.kernel import Loop, Stmt, Store
 from smelt.core.schedule.draft import Draft
-from smelt.core.schedule.strategies.contraction import power
+from smelt.core.schedule.strategies.fitting import power
 from smelt.core.schedule.view import Roles, View
 
 FEW_GROUPS = 4

@@ -15,7 +15,7 @@ from smelt.core.ir.kernel import Load, Reduce, Store, walk, walk_expr
 from smelt.core.ir.rewrite import free_symbols
 from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
-from smelt.core.schedule.strategies.contraction import power
+from smelt.core.schedule.strategies.fitting import power
 from smelt.core.schedule.tree import ScheduleError, chain, find, var_of
 from smelt.core.schedule.view import View
 

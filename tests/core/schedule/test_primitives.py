@@ -116,6 +116,24 @@ def weighted() -> Kernel:
     )
 
 
+def halves() -> Kernel:
+    """Products of float16 that are summed in float32, of which one factor reduces along the sum."""
+    return parse_kernel(
+        "kernel @halves(m: dim in 0..*, n: dim in 0..*, a: f16[m, n], b: f16[n, 20]) -> (y: f16[m, 20])\n"
+        "{ serial i in m { serial j in 20 { y[i, j] = cast:f16(sum k in n {"
+        " cast:f32(max l in n { a[i, l] } - a[i, k]) * cast:f32(b[k, j]) }) } } }"
+    )
+
+
+def padded_halves() -> Kernel:
+    """The same where the left factor is 0 before row 1."""
+    return parse_kernel(
+        "kernel @padded(m: dim in 0..*, n: dim in 0..*, a: f16[m, n], b: f16[n, 20]) -> (y: f16[m, 20])\n"
+        "{ serial i in m { serial j in 20 { y[i, j] = cast:f16(sum k in n {"
+        " cast:f32((a[i - 1, k] if (0 <= i - 1 < m))) * cast:f32(b[k, j]) }) } } }"
+    )
+
+
 def scaled() -> Kernel:
     """A product of which one factor is the same for all terms."""
     return parse_kernel(
@@ -197,6 +215,9 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (scored, "chunk i 3 c; stage_factor c k p no; stage_operand c k.f x1 no"),
     (scored, "chunk i 3 c; bind c group; stage_factor c k p yes; stage_operand c k.f x1 yes; "
              "strip k.f.x 4 2 yes; stage_reduce i.f acc; strip k.f 4 2 yes"),
+    (halves, "stage_cast b w; strip w.1 4 2 yes; stage_reduce i acc; accumulate acc []; bind j vector"),
+    (padded_halves, "stage_cast a w"),
+    (halves, "chunk i 3 c; bind c group; stage_factor c k r yes"),
     (add_of_a_broadcast, "unclamp [i1]"),
     (add_of_a_broadcast, "unclamp [i1]; strip i1 4 2 yes"),
     (add_of_a_broadcast, "unclamp [i1]; strip i1 4 2 no"),
@@ -221,6 +242,11 @@ def test_meaning_is_kept(make: Make, text: str) -> None:
     if "max" not in naive.name and "gather" not in naive.name:
         check(naive, done, _only(naive, {"m": 2, "n": 0, "k": 0}))
     check(naive, done, _only(naive, {"m": 0, "n": 3, "k": 1}))
+
+
+def test_a_factor_of_a_groups_own_is_in_the_type_of_the_product() -> None:
+    done = apply(halves(), parse("chunk i 3 c; bind c group; stage_factor c k r yes"))
+    assert "scratch r: f32" in print_kernel(done)
 
 
 def test_of_a_states_memory_a_copy_has_what_is_read() -> None:
@@ -283,6 +309,9 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "", "stage y (0, 1) p", "no readable"),
     (softmax, "stage_reduce i0 acc; keep acc1 y", "keep acc y", "read already"),
     (rows, "", "bind_let i1", "no data-dependent"),
+    (halves, "", "stage_cast a p", "not every load of it is cast"),
+    (halves, "", "stage_cast y p", "no input with axes"),
+    (halves, "", "stage_cast a b", "name 'b' is taken"),
     (matmul, "", "stage_factor i0 k0 p no", "one factor with reductions"),
     (weighted, "", "stage_factor i l p no", "no product over 'l'"),
     (scaled, "", "stage_factor i k p no", "the same for all 'k'"),
