@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.core.dim import YES, Dim, Facts, Min, SymbolAtom, align_up, sole_atom, sym, to_dim
-from smelt.core.ir.analysis.products import split_factors
+from smelt.core.ir.analysis.products import factors, split_factors
 from smelt.core.ir.analysis.row_operand import row_operand, with_row_operand
 from smelt.core.ir.analysis.scope import accesses, enter, kernel_facts
 from smelt.core.ir.kernel import (
@@ -29,7 +29,15 @@ from smelt.core.ir.kernel import (
     walk_expr,
 )
 from smelt.core.ir.layout import Layout, PackSpec, parse_spec
-from smelt.core.ir.rewrite import Body, free_symbols, fresh_name, map_expr, map_stmt_exprs, rename_vars
+from smelt.core.ir.rewrite import (
+    Body,
+    bound_symbols,
+    free_symbols,
+    fresh_name,
+    map_expr,
+    map_stmt_exprs,
+    rename_vars,
+)
 from smelt.core.schedule.tree import (
     ScheduleError,
     chain,
@@ -229,6 +237,44 @@ def stage_factor(kernel: Kernel, var: str, axis: str, name: str, own: bool) -> K
     return done if own else done.with_(scratch=(*kernel.scratch, *made))
 
 
+def stage_right(kernel: Kernel, var: str, row: str, name: str) -> Kernel:
+    """<v> { for i { for j { y[i, j] = f(sum k in n { a(i, k) * w(k, j) }) } } }
+      -->  <v> { scratch p: f32[n, j]; for k' in n { for j' { p[k', j'] = w(k', j') } };
+                 for i { for j { y[i, j] = f(sum k in n { a(i, k) * p[k, j] }) } } }
+
+    The factor that does not follow the loop `row` is computed once for all its iterations. v is a group that
+    has p of its own: the axes of the sum, then the loops inside v that the factor follows.
+    """
+    what = f"stage_right {var} {row} {name}"
+    _groups_around(kernel, var, name, True, what)
+    taken = names_of(kernel)
+
+    def rewrite(node: LoopNode, facts: Facts) -> Stmt:
+        nodes, leaf = chain(node)
+        inside = {var_of(n) for n in nodes[1:]}
+        sums = (x for e in expressions(leaf) for x in walk_expr(e) if isinstance(x, Reduce))
+        found = {(x.axes, w) for x in sums for w in factors(x) or () if row not in free_symbols(w)}
+        if len(found) != 1 or row not in inside:
+            raise ScheduleError(what, f"no product of which one factor alone does not follow '{row}'")
+        ((axes, w),) = found
+        if bound_symbols((Store(name, (), w),)):
+            raise ScheduleError(what, "the factor has reductions or indices of its own")
+        loops = [Loop("serial", a.var, a.extent, ()) for a in axes]
+        loops += [Loop("serial", var_of(n), n.extent, ()) for n in nodes[1:] if var_of(n) in free_symbols(w)]
+        index = tuple(sym(n.var) for n in loops)
+        renaming = {n.var: fresh_name(f"{n.var}.w", {*taken, name}) for n in loops}
+        (fill,) = rebuild(loops, (Store(name, index, w),))
+        load = Load(name, index, w.dtype)
+        rest = rebuild(nodes[1:], tuple(
+            map_stmt_exprs(s, lambda whole: map_expr(whole, lambda x: load if x == w else x)) for s in leaf
+        ))
+        shape = tuple(_most(n.extent, enter(facts, node), kernel, what) for n in loops)
+        done = replace(node, body=(rename_vars(fill, renaming), *rest))
+        return declare(done, (Buffer(name, w.dtype, shape, "scratch"),))
+
+    return edit(kernel, var, rewrite, what)
+
+
 def _as_cast(e: Expr, leaf: Body) -> Expr:
     """The cast around an expression wherever it is read, where that is one; else itself."""
     every = [x for whole in expressions(leaf) for x in walk_expr(whole)]
@@ -372,8 +418,6 @@ def _lift(s: Stmt, found: list[tuple[str, Expr]]) -> Stmt:
 
 def _bound_around(leaf: Body, e: Let) -> frozenset[str]:
     """Variables that the values of these stores bind themselves (other than e's own)."""
-    from smelt.core.ir.rewrite import bound_symbols
-
     return frozenset(bound_symbols(leaf)) - {e.var}
 
 
@@ -425,4 +469,7 @@ def _clamped(d: Dim, names: frozenset[str]) -> tuple[Dim, Dim] | None:
     return None
 
 
-__all__ = ["ask_ahead", "bind_let", "pack", "stage", "stage_cast", "stage_factor", "stage_operand", "unclamp"]
+__all__ = [
+    "ask_ahead", "bind_let", "pack", "stage", "stage_cast", "stage_factor", "stage_operand", "stage_right",
+    "unclamp",
+]  # fmt: skip

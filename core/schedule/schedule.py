@@ -84,6 +84,7 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "stage_cast": (memory.stage_cast, "vv"),
     "stage_factor": (memory.stage_factor, "vvvb"),
     "stage_operand": (memory.stage_operand, "vvvb"),
+    "stage_right": (memory.stage_right, "vvv"),
     "bind_let": (memory.bind_let, "v"),
     "unclamp": (memory.unclamp, "o"),
     "spread": (lanes.spread, "vivv"),

@@ -242,6 +242,7 @@ def _attention(q: Shape, k: Shape, v: Shape, out: Shape, masked: bool = False, o
 
 _MAT = op_kernel("matmul", [("m", 5), (5, 20)], ("m", 20), epilogue=_bias, extra=[(20,)])
 _FREE = op_kernel("matmul", [("m", "k"), ("k", "n")], ("m", "n"), epilogue=_bias, extra=[("n",)])
+_NBITS_WIDE = op_kernel("matmul_nbits", [("m", 32), (20, 2, 8), (20, 2)], ("m", 20), {"bits": 4, "block": 16}, dtypes=[f32, u8, f32])
 _NBITS = op_kernel("matmul_nbits", [("m", 32), (6, 2, 8), (6, 2)], ("m", 6), {"bits": 4, "block": 16}, dtypes=[f32, u8, f32])
 _STEPS = op_kernel("matmul_steps", [("m", 32), ("m", 2), ("m", 2), (6, 2, 8), (6, 2)], ("m", 6), {"bits": 4, "block": 16, "word": 4}, dtypes=[i8, f32, i32, u8, f32], out_dtype=f32)
 _SUM = {"keepdims": False}
@@ -267,6 +268,7 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "matmul-i32": (op_kernel("matmul", [("m", 4), (4, 20)], ("m", 20), dtypes=[i32, i32]), "b", ({"m": 3},)),
     "matmul-empty": (op_kernel("matmul", [("m", 5), (5, 0)], ("m", 0)), "b", ({"m": 3},)),
     "matmul-decoded": (_NBITS, "bc", ({"m": 3}, {"m": 1})),
+    "matmul-decoded-panels": (_NBITS_WIDE, "bc", ({"m": 3}, {"m": 12}, {"m": 13})),
     "matmul-steps": (_STEPS, "de", ({"m": 3}, {"m": 1}, {"m": 0})),
     "matmul-decoded-values": (_NBITS, "", ({"m": 3},)),
     "conv-3x3": (_conv(3, 20, 3, 1, 1), "bc", _IMAGE),

@@ -45,6 +45,8 @@ MANY_ROWS, FAR_MANY = 64, 1024
 LANE_ROWS, TASK_ROWS = 4, 8
 """Rows of a lane's tile of one vector: of lanes in step, and of one that is a task of its own, whose vectors
 are to be used by so many rows that loading one costs little. A tile of two vectors has half as many."""
+DECODE_ROWS = 12
+"""Rows up to which a weight is decoded for each tile of them again: of more a panel is decoded once."""
 FEW_TASK_ROWS, FEW_TASK_VECTORS = 4, 4
 """Rows up to which a lane that is a task of its own has one of them, if only a run knows how many there are,
 and the vectors of its tile then: no row is computed that is not there, and the sums hide their latency."""
@@ -58,7 +60,7 @@ SHORT_AXIS = 4
 class Shape:
     """A register tile: rows x (vectors * lanes) columns. fit: what sums several terms at once. panel: the
     columns of a panel of weights, of which a tile reads a part, or several side by side; 0: the tile's. run:
-    neighbours of A that are loaded together; 0: each by itself."""
+    neighbours of A that are loaded together; 0: each by itself. once: panels are decoded before tiles."""
 
     rows: int
     vectors: int
@@ -66,6 +68,7 @@ class Shape:
     fit: Fit | None = None
     panel: int = 0
     run: int = 0
+    once: bool = False
 
     @property
     def columns(self) -> int:
@@ -233,7 +236,16 @@ def _task_shapes(d: Draft, v: View, r: Roles, lanes: int) -> tuple[Shape, ...]:
 
 def _by_rows(d: Draft, r: Roles, shape: Shape, columns: int) -> list[tuple[Roles, Shape]]:
     """The nests and their tiles: two, of which one is empty, where only a run knows whether a lane that is a
-    task of its own would have rows that are not there."""
+    task of its own would have rows that are not there, or whether weights are decoded once or by tiles."""
+    if r.row is not None and _decoded_panels(d, r, shape):
+        n = d.view(r.column).extent(r.row)
+        if kernel_facts(d.kernel).prove_lt(DECODE_ROWS, n) is YES:
+            return [(r, replace(shape, once=True))]
+        if kernel_facts(d.kernel).prove_le(n, DECODE_ROWS) is YES:
+            return [(r, shape)]
+        d.order(r.row, *(x for x in d.view(r.column).vars if x != r.row))
+        d.do("divide", r.row, DECODE_ROWS, MANY)
+        return [(r, shape), (_renamed(r, MANY), replace(shape, once=True))]
     if not d.machine.has_lanes or d.machine.in_step or r.row is None or shape.rows == 1:
         return [(r, shape)]
     v, facts = d.view(r.column), kernel_facts(d.kernel)
@@ -249,6 +261,15 @@ def _by_rows(d: Draft, r: Roles, shape: Shape, columns: int) -> list[tuple[Roles
     d.order(r.row, *(x for x in v.vars if x != r.row))
     d.do("divide", r.row, FEW_TASK_ROWS, MANY)
     return [(r, few), (_renamed(r, MANY), shape)]
+
+
+def _decoded_panels(d: Draft, r: Roles, shape: Shape) -> bool:
+    """Whether there are rows for which a decoded panel of B could stand in half of the second cache."""
+    if r.batch or not r.beside or r.block or shape.fit is not None or d.machine.has_lanes:
+        return False
+    terms = product([a.extent for a in r.reduce.axes]).const_or_none
+    near = terms is not None and terms * shape.columns * r.reduce.dtype.bytes <= d.machine.cache_bytes[1] // 2
+    return near and not d.inside(r.column)
 
 
 def _renamed(r: Roles, suffix: str) -> Roles:
@@ -536,6 +557,12 @@ def _tile(
     registers."""
     batch, outers = [x + suffix for x in r.batch], [x + suffix for x in r.outer]
     row = None if r.row is None else r.row + suffix
+    if shape.once and outer is not None and row is not None:
+        d.order(outer, *outers, row, inner)
+        d.share([outer])
+        d.do("stage_right", outer, row, d.fresh("decoded"))
+        d.do("bind", f"{inner}.w", "vector")
+        outer = None  # the tiles are a nest inside of it
     row_outer, row_inner = _split_rows(d, row, shape)
     groups = [*batch, *([outer] if outer else []), *outers, *row_outer]
     if d.machine.has_lanes and not (outer and _one_at_most(d, outer)):
