@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from onnx import helper
+from onnx.numpy_helper import from_array
 
 from smelt import onnx_backend
 from smelt.core.diag import SmeltError
@@ -138,3 +139,30 @@ def test_reference_reads_a_file_of_any_name(tmp_path: Any) -> None:
     path.write_bytes(front_models.small().SerializeToString())
     feed = {"x": np.zeros((1, 3, 4, 4), np.float32)}
     assert Reference(path).run(feed)["y"].shape == Reference(path, outputs=["c"]).run(feed)["y"].shape
+
+
+def test_weights_that_share_a_zero_point_are_no_reason_to_refuse(tmp_path: Any) -> None:
+    """ONNX Runtime 1.32 refuses such models where products of bytes must not saturate on x86 without VNNI."""
+    rng = np.random.default_rng(0)
+    scale, zero = from_array(np.float32(0.05), "s"), from_array(np.uint8(128), "z")
+    scales, zeros = from_array(np.full(8, 0.02, np.float32), "ws"), from_array(np.zeros(8, np.int8), "wz")
+    whole = [scale, zero, scales, zeros]
+    nodes, last = [], "x"
+    for n in "ab":
+        whole.append(from_array(rng.integers(-128, 128, (8, 8)).astype(np.int8), f"w{n}"))
+        nodes += [
+            helper.make_node("QuantizeLinear", [last, "s", "z"], [f"q{n}"]),
+            helper.make_node("DequantizeLinear", [f"q{n}", "s", "z"], [f"d{n}"]),
+            helper.make_node("DequantizeLinear", [f"w{n}", "ws", "wz"], [f"v{n}"], axis=1),
+            helper.make_node("MatMul", [f"d{n}", f"v{n}"], [f"m{n}"]),
+        ]
+        last = f"m{n}"
+    nodes += [helper.make_node("QuantizeLinear", [last, "s", "z"], ["q"]),
+              helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]  # fmt: skip
+    ends = [helper.make_tensor_value_info(n, 1, ["N", 8]) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], whole)
+    path = tmp_path / "m.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    found = Reference(path).run({"x": np.ones((3, 8), np.float32)})
+    assert found["y"].shape == (3, 8)
