@@ -169,7 +169,7 @@ class AdbTransport:
         self._rules = rules
         self._store: DeviceStore | None = None
         self._started = False
-        self._doubtful = False
+        self._doubtful = True  # the server keeps connections from one session, and process, to the next
         self._close_limit = StepLimits().close
 
     # ---- Transport ----
@@ -229,22 +229,21 @@ class AdbTransport:
         if self._started and not self._doubtful:
             return
         self.server.start(budget)
-        dead = self._doubtful and not self._answers(budget)
-        self._started = self._doubtful = False
-        limit = budget.limits.connect
-        if NETWORK_SERIAL.fullmatch(self.serial):
-            if dead or self.state(budget) == "offline":
-                self._asked(["disconnect", self.serial], limit, budget)
-            self._asked(["connect", self.serial], limit, budget)
-        elif dead:
-            self._asked(["-s", self.serial, "reconnect"], limit, budget)
-            self._asked(["-s", self.serial, "wait-for-device"], limit, budget)
-        state = self.state(budget)
+        state, network = self.state(budget), NETWORK_SERIAL.fullmatch(self.serial)
+        sound = state == "device" and (not self._doubtful or self._answers(budget))
+        if network and not sound:
+            if state:  # whatever it says is of a connection, which one garbled byte has spoilt for good
+                self._asked(["disconnect", self.serial], budget.limits.connect, budget)
+            self._asked(["connect", self.serial], budget.limits.connect, budget)
+        elif state == "device" and not sound:
+            self._asked(["-s", self.serial, "reconnect"], budget.limits.connect, budget)
+            self._asked(["-s", self.serial, "wait-for-device"], budget.limits.connect, budget)
+        state = state if sound else self.state(budget)
         if state != "device":
             where = f"device '{self.name}' ({self.serial})"
             why = f"adb says '{state}' of it" if state else "adb does not find it"
             raise infra(f"{where} cannot be reached: {why}", hint=_HINTS.get(state, _ABSENT))
-        self._started = True
+        self._started, self._doubtful = True, False
 
     def doubt(self) -> None:
         """Something was waited for in vain: the server notices no link that is silent, or that has told it
