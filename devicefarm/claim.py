@@ -6,11 +6,9 @@ endian. The runner keeps one in the device's store (runner_fence.h), a host one 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import posixpath
 import struct
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smelt.core.diag import SmeltError
+from smelt.core.turns import take_turn
 from smelt.devicefarm.budget import infra
 
 RECORD = struct.Struct("<QI")
@@ -80,15 +79,7 @@ class FenceFile:
         except OSError as error:
             raise infra(f"the fence file '{self.path}' cannot be opened: {error.strerror}") from error
         try:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise infra(f"the fence file '{self.path}' stays locked by another process") from None
-                    time.sleep(0.01)
+            take_turn(fd, str(self.path), LOCK_SECONDS)
             yield fd
         except OSError as error:
             raise infra(f"the fence file '{self.path}' cannot be used: {error.strerror}") from error

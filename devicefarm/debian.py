@@ -7,7 +7,6 @@ A folder that is there is used as it is; remove it to have newer packages.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
+from smelt.core.turns import take_turn
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LIMIT = 600.0
@@ -154,7 +154,7 @@ def _run(argv: Sequence[str], environment: dict[str, str], what: str) -> str:
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     with lock.open("w") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
+        take_turn(f.fileno(), f.name, 2 * LIMIT)
         yield
 
 

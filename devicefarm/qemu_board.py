@@ -25,6 +25,7 @@ from typing import IO, Any
 from smelt.core.bundle import replace_file
 from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError, printable
+from smelt.core.turns import take_turn
 from smelt.devicefarm.board_image import BoardImage, board_image, dropbear_key, keys_archive, openssh_line
 from smelt.devicefarm.budget import Budget, infra
 from smelt.devicefarm.room import StoreRules
@@ -173,9 +174,9 @@ class BoardMachine:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._user is None:
             self._user = (self.folder / "users").open("a")
-            _lock(self._user, fcntl.LOCK_SH)
+            take_turn(self._user.fileno(), self._user.name, TURN_LIMIT, fcntl.LOCK_SH)
         with (self.folder / "start.lock").open("w") as lock:
-            _lock(lock, fcntl.LOCK_EX)
+            take_turn(lock.fileno(), lock.name, TURN_LIMIT)
             if not self.power.is_on():
                 self._switch_on(program, board_image())
             state = json.loads((self.folder / "state.json").read_text())
@@ -274,19 +275,6 @@ class QemuBoardTransport(SshTransport):
         """Close the connection; a machine without users ends."""
         super().close()
         self.machine.release()
-
-
-def _lock(file: IO[str], how: int) -> None:
-    """Take a lock, unless another process that starts or ends the machine hangs."""
-
-    def taken() -> bool:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, how | fcntl.LOCK_NB)
-            return True
-        return False
-
-    what = f"another process has held '{file.name}' for {TURN_LIMIT:g} s: it hangs, or was stopped"
-    _wait_until(taken, TURN_LIMIT, what)
 
 
 def _wait_until(condition: Callable[[], bool], limit: float, what: str) -> None:

@@ -9,7 +9,6 @@ processor gets a bundle of its own.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -27,6 +26,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.package import read_package
 from smelt.core.scratch import scratch_folder
 from smelt.core.staging import Staging, check_output
+from smelt.core.turns import take_turn
 from smelt.devicefarm.inventory import find_device
 from smelt.driver import finalise
 from smelt.leasing import Where, name_of
@@ -36,6 +36,8 @@ from smelt.targets.platform import ALIASES, parse_target
 
 KEPT_FOR_DEVICES = "finalised"
 """The folder, in the cache, of bundles that were made of packages for devices."""
+TURN_LIMIT = 3600.0
+"""Seconds that another process may take to make the same bundle."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def _alone(place: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # no locks here; a full disk is told by the bundle
             place.parent.mkdir(parents=True, exist_ok=True)
             lock = held.enter_context(place.with_suffix(".lock").open("ab"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            take_turn(lock.fileno(), lock.name, TURN_LIMIT)
         yield
 
 

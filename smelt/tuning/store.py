@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +11,10 @@ from pathlib import Path
 from smelt.core.bundle import replace_file
 from smelt.core.diag import SmeltError
 from smelt.core.schedule.book import Book, BookEntry, parse_book, print_book
+from smelt.core.turns import take_turn
+
+TURN_LIMIT = 30.0
+"""Seconds that others may take to add to a file in the same folder, which takes them milliseconds."""
 
 
 def read_book(path: Path) -> Book:
@@ -43,7 +46,8 @@ def _unwritable(path: Path, e: OSError) -> SmeltError:
 
 def add_entries(path: Path, *entries: BookEntry) -> Book:
     """Put entries into the file, beside what others have put there meanwhile; what is there now. Entries that
-    cannot be read go. Raises SmeltError as `read_book`, and where the file cannot be written."""
+    cannot be read go. Raises SmeltError as `read_book`, where the file cannot be written, and where another
+    process keeps the folder locked for TURN_LIMIT."""
     with _alone(path.parent):
         book = read_book(path)
         made = book.with_entries(entries)
@@ -62,7 +66,7 @@ def _alone(folder: Path) -> Iterator[None]:
     except OSError as e:
         raise SmeltError(f"cannot open the folder '{folder}': {e.strerror or e}", kind="infra") from None
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        take_turn(fd, str(folder), TURN_LIMIT)
         yield
     finally:
         os.close(fd)

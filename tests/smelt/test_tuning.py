@@ -3,6 +3,7 @@ whatever is wrong with it is told."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -34,7 +35,7 @@ from smelt.core.schedule.question import Question
 from smelt.core.schedule.recall import Recalled, notes
 from smelt.request import Request
 from smelt.shapes import RunCase
-from smelt.tuning import Subject, TuneBudget, Tuned, TuneJob, find_jobs, subject, tune, tuner
+from smelt.tuning import Subject, TuneBudget, Tuned, TuneJob, find_jobs, store, subject, tune, tuner
 from smelt.tuning import jobs as jobs_module
 from smelt.tuning.budget import BudgetSpent
 from smelt.tuning.race import PROOF_TURNS, Race, judged
@@ -355,6 +356,18 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
     kernels = [int(e.kernel, 16) for e in read_book(path).entries]
     assert kernels == [*range(20), *range(100, 120)]
     assert [f.name for f in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_folder_that_stays_locked_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "TURN_LIMIT", 0.2)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    with pytest.raises(SmeltError, match=f"'{tmp_path}' has been locked for 0.2 s by process {os.getpid()} "):
+        add_entries(tmp_path / "f", entry(1))
+    os.close(fd)
+    assert len(add_entries(tmp_path / "f", entry(1)).entries) == 1
 
 
 def test_a_corrupted_entry_goes_and_the_others_stay(tmp_path: Path) -> None:
