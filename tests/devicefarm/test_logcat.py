@@ -145,12 +145,20 @@ def test_a_log_that_is_flooded(
     phone: Phone, native_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The device sends the end of it, and the last lines are kept."""
-    monkeypatch.setattr(logcat, "LOGCAT_WAIT", 100.0)
+    monkeypatch.setattr(logcat, "LOGCAT_WAIT", 20.0)
+    sent, about = list[int](), logcat.about
+
+    def counted(text: str, pid: int) -> str:
+        sent.append(len(text))
+        return about(text, pid)
+
+    monkeypatch.setattr(logcat, "about", counted)
     line = "f'11-24 10:00:00.000  9  9 E flood   : {n} ' + 'x' * 100"
-    phone.install(f"for n in range(400_000): print({line})\nsys.exit()")
+    phone.install(f"for n in range(20_000): print({line})\nsys.exit()")  # eleven times LOGCAT_READ
     kept = phone.crash(native_bundle).device_log
+    assert sent == [logcat.LOGCAT_READ]
     assert logcat.LOGCAT_KEPT - 200 < len(kept) <= logcat.LOGCAT_KEPT
-    assert "399999" in kept.splitlines()[-1] and "400" not in kept.splitlines()[0][:20]
+    assert "19999" in kept.splitlines()[-1] and "199" in kept.splitlines()[0][:40]
 
 
 def test_a_clock_without_fractions() -> None:
