@@ -13,7 +13,7 @@ from smelt.core.diag import SmeltError, printable
 LOOK = 0.01
 """Seconds between two tries."""
 # a line of /proc/locks: its number, kind, mode, process, and the file's device and inode
-_HELD = re.compile(r"\d+: FLOCK +\w+ +\w+ +(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) .*")
+_HELD = re.compile(r"\d+: (?:FLOCK|POSIX) +\w+ +WRITE +(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) .*")
 
 
 def take_turn(fd: int, name: str, limit: float, how: int = fcntl.LOCK_EX) -> None:
@@ -29,15 +29,14 @@ def take_turn(fd: int, name: str, limit: float, how: int = fcntl.LOCK_EX) -> Non
             return
         except BlockingIOError:
             if time.monotonic() > end:
-                what = f"'{name}' has been locked for {limit:g} s by {holder(fd)}"
+                what = f"'{name}' has been locked for {limit:g} s by {holder(os.fstat(fd))}"
                 hint = "it hangs, or was stopped: let it go on (kill -CONT) or end it, then run again"
                 raise SmeltError(what, kind="infra", hint=hint) from None
         time.sleep(LOOK)
 
 
-def holder(fd: int) -> str:
-    """Who has locked an open file or folder, as far as this system tells."""
-    seen = os.fstat(fd)
+def holder(seen: os.stat_result) -> str:
+    """Who has locked a file or folder for itself, as far as this system tells."""
     own = (os.major(seen.st_dev), os.minor(seen.st_dev), seen.st_ino)
     try:
         rows = [m for line in Path("/proc/locks").read_text().splitlines() if (m := _HELD.fullmatch(line))]

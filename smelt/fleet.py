@@ -14,6 +14,7 @@ from smelt.core.bundle import Bundle
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.agent import Agent, Work
 from smelt.devicefarm.inventory import Device, NoDevice, choose, read_inventory
+from smelt.devicefarm.leases.database import process_name
 from smelt.devicefarm.leases.desk import Desk, Waiting
 from smelt.devicefarm.leases.holder import Lease, take
 from smelt.devicefarm.leases.jobs import Job, Jobs
@@ -21,6 +22,9 @@ from smelt.devicefarm.places import host_fence
 from smelt.devicefarm.verdict import Verdict, verdict_of_error
 from smelt.leasing import user_name
 from smelt.targets.platform import host_platform_name
+
+OWN_JOB = "run-"
+"""How the ids begin of jobs that end with the process which submitted them."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +98,15 @@ class Fleet:
         self._lock = threading.Lock()
         self._used: set[str] = set()
         self._leases: list[Lease] = []
+        self._jobs.cancel_orphans(OWN_JOB, desk.rules.lease + desk.rules.absent)
+        own = process_name()
         self._ids = [
             self._jobs.submit(
                 what, slot, user=user_name(), bundle=bundle.digest,
                 model=str(bundle.manifest["model"]["sha256"]), tries=tries,
+                id=f"{OWN_JOB}{own}/{k}",
             )
-            for slot in crowd.slots
+            for k, slot in enumerate(crowd.slots)
         ]  # fmt: skip
 
     def run(self) -> tuple[FleetPart, ...]:
@@ -108,7 +115,10 @@ class Fleet:
         found: dict[int, FleetPart] = {}
 
         def body(k: int) -> None:
-            found[k] = self._part(k)
+            try:
+                found[k] = self._part(k)
+            except SmeltError as error:  # the database takes no verdict: a later run cancels the job
+                found[k] = FleetPart(self._ids[k], "", verdict_of_error(error), str(error))
             self._on_part(found[k])
 
         threads = [threading.Thread(target=body, args=(k,), daemon=True) for k in range(len(self._ids))]
@@ -132,7 +142,7 @@ class Fleet:
             lease: Lease | None = None
             verdict: Verdict | None = None
             try:
-                lease = self._take(self._crowd.slots[k], failed)
+                lease = self._take(job.id, self._crowd.slots[k], failed)
                 device, attempts = lease.device, attempts + 1
                 verdict = self._agent.attempt(job, lease)
                 rows = self._jobs.results(job.id)
@@ -157,15 +167,15 @@ class Fleet:
             return self._jobs.give_up(job.id, Verdict(rows[-1]["verdict"])), str(rows[-1]["message"])
         return self._jobs.give_up(job.id, verdict_of_error(error)), str(error)
 
-    def _take(self, slot: Sequence[str], failed: set[str]) -> Lease:
-        """A device of the slot that no other part has, one that has not failed if there is any."""
+    def _take(self, job: str, slot: Sequence[str], failed: set[str]) -> Lease:
+        """A device of the slot for the job, which no other part has, if possible one that has not failed."""
         while True:
             with self._lock:
                 left = [d for d in slot if d not in self._used]
             fresh = [d for d in left if d not in failed] or left
             lease = take(
-                self._desk, fresh, user=user_name(), priority=self._priority, timeout=self._timeout,
-                on_wait=partial(self._on_wait, ", ".join(fresh)),
+                self._desk, fresh, user=user_name(), holder=job, priority=self._priority,
+                timeout=self._timeout, on_wait=partial(self._on_wait, ", ".join(fresh)),
             )  # fmt: skip
             with self._lock:
                 mine = lease.device not in self._used

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from smelt.core.diag import SmeltError
+from smelt.core.turns import holder
 from smelt.devicefarm.budget import infra
 from smelt.devicefarm.leases.tables import CLOCK, LEASE, METADATA, TABLES_VERSION, TICKET
 
@@ -195,11 +196,25 @@ def _naming(url: str) -> Iterator[None]:
             hint="its file is damaged: move it away, so that a new one is made, or set SMELT_FARM",
         ) from error
     except SQLAlchemyError as error:
-        origin = error.orig if isinstance(error, DBAPIError) else error
+        origin = str(error.orig if isinstance(error, DBAPIError) else error)
+        if "database is locked" in origin:
+            what = f"has been locked for {BUSY_SECONDS:g} s by {_writer(url)}"
+            raise infra(
+                f"the farm's database '{shown(url)}' {what}",
+                hint="it hangs, or was stopped: let it go on (kill -CONT) or end it, then run again",
+            ) from error
         raise infra(
-            f"the farm's database '{shown(url)}' failed: {' '.join(str(origin).split())[:300]}",
+            f"the farm's database '{shown(url)}' failed: {' '.join(origin.split())[:300]}",
             hint="is its disk full, its file damaged or its server down? SMELT_FARM names another one",
         ) from error
+
+
+def _writer(url: str) -> str:
+    """Who has the lock of a SQLite file. Nothing is opened: as this process closes it, its locks would go."""
+    try:
+        return holder(os.stat(f"{sql.make_url(url).database}-shm"))
+    except OSError:
+        return "another process"
 
 
 def shown(url: str) -> str:

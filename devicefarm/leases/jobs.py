@@ -15,7 +15,7 @@ import sqlalchemy as sql
 from smelt.core.diag import SmeltError
 from smelt.devicefarm.leases.database import Database, Moment
 from smelt.devicefarm.leases.desk import require
-from smelt.devicefarm.leases.tables import ATTEMPT, JOB, LEASE, RESULT
+from smelt.devicefarm.leases.tables import ATTEMPT, JOB, LEASE, RESULT, TICKET
 from smelt.devicefarm.verdict import INFRASTRUCTURE, Verdict
 
 
@@ -149,6 +149,29 @@ class Jobs:
                 return Verdict(said)
             _finish(m, job, verdict)
             return verdict
+
+    def cancel_orphans(self, mark: str, idle: float) -> tuple[str, ...]:
+        """End the open jobs whose process has died; their ids.
+
+        mark: how the ids begin of jobs that one process does itself, which holds tickets and leases under the
+        job's id. idle: for how many seconds there was neither.
+        """
+        with self.database.transaction() as m:
+            start = m.now - idle
+            alive = sql.union_all(
+                sql.select(TICKET.c.holder).where(TICKET.c.seen > start),
+                sql.select(LEASE.c.holder).where(
+                    LEASE.c.expires > start, sql.or_(LEASE.c.ended.is_(None), LEASE.c.ended > start)
+                ),
+            )  # fmt: skip
+            orphans = sql.select(JOB.c.id).where(
+                JOB.c.verdict.is_(None), JOB.c.id.startswith(mark, autoescape=True), JOB.c.since <= start,
+                JOB.c.id.not_in(alive),
+            )  # fmt: skip
+            found = tuple(m.run(orphans).scalars().all())
+            for job in found:
+                _finish(m, job, Verdict.CANCELLED)
+            return found
 
     def get(self, job: str) -> Job:
         """A job. Raises SmeltError where there is none of that id."""

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -21,9 +22,14 @@ from onnx import TensorProto, helper
 
 import smelt
 from smelt.core.bundle import Bundle
+from smelt.devicefarm.claim import DeviceClaim
 from smelt.devicefarm.inventory import Device, read_inventory, write_inventory
-from smelt.devicefarm.leases.holder import take
-from smelt.devicefarm.leases.jobs import Jobs
+from smelt.devicefarm.leases import database
+from smelt.devicefarm.leases.holder import Lease, take
+from smelt.devicefarm.leases.jobs import Job, JobOutcome, Jobs
+from smelt.devicefarm.leases.tables import JOB
+from smelt.devicefarm.verdict import Verdict
+from smelt.fleet import OWN_JOB, Fleet, named
 from smelt.leasing import open_desk
 
 
@@ -184,3 +190,75 @@ def test_a_client_that_is_killed_frees_its_board(bundle: Bundle, folder: Path) -
     source = [str(bundle.path), "--model", str(folder / "model.onnx")]
     code, data, _ = farm(*source, "--device", "one", "--count", "1")
     assert code == 0, data
+
+
+def test_a_run_that_is_killed_loses_no_job_and_ends_none_twice(
+    bundle: Bundle, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At three moments: in the queue, at work, and whenever. The next run ends what it has left."""
+    monkeypatch.setenv("SMELT_FARM_RULES", "lease=1,absent=1")
+    argv = [sys.executable, "-P", "-m", "smelt.cli", "farm", "run", str(bundle.path), "--model",
+            str(folder / "model.onnx"), "--device", "one,two", "--count", "10000"]  # fmt: skip
+    desk = open_desk()
+    with closing(desk.database):
+
+        def verdicts() -> list[str | None]:
+            with desk.database.transaction() as m:
+                return [r.verdict for r in m.run(JOB.select())]
+
+        known = 0
+        for moment in (0.0, 0.3, 1.0):
+            client = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                while len(verdicts()) < known + 2:
+                    assert client.poll() is None
+                    time.sleep(0.02)
+                time.sleep(moment)
+            finally:
+                client.kill()
+                client.wait()
+            known += 2
+            time.sleep(desk.rules.lease + desk.rules.absent)
+        code, data, _ = farm(*argv[6:10], "one,two", "--count", "1")
+        assert code == 0, data
+        found = verdicts()
+        assert (len(found), set(found)) == (known + 2, {"cancelled", "pass"})  # a quick one may have ended
+        passed = [r["job"] for r in Jobs(desk.database).results()]
+        assert sorted(passed) == sorted(set(passed)) and len(passed) == found.count("pass")
+
+
+def test_a_database_that_fails_as_the_work_ends_is_told_of_each_part(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was stopped in a transaction keeps the database locked: it is named."""
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    desk = open_desk()
+    code = "import sqlite3, sys, time; c = sqlite3.connect(sys.argv[1]); c.execute('BEGIN IMMEDIATE')"
+    argv = [sys.executable, "-c", f"{code}; print(flush=True); time.sleep(600)", os.environ["SMELT_FARM"]]
+    both, done = threading.Barrier(2), threading.Event()
+    stopped: list[subprocess.Popen[bytes]] = []
+
+    def work(job: Job, lease: Lease, claim: DeviceClaim) -> JobOutcome:
+        if both.wait() == 0:
+            stopped.append(subprocess.Popen(argv, stdout=subprocess.PIPE))
+            assert stopped[0].stdout is not None and stopped[0].stdout.readline()
+            stopped[0].send_signal(signal.SIGSTOP)
+            done.set()
+        assert done.wait(60)
+        return JobOutcome(Verdict.PASS)
+
+    with closing(desk.database):
+        try:
+            parts = Fleet(desk, bundle, named(["one", "two"]), work, what={}).run()
+        finally:
+            for child in stopped:
+                child.kill()
+                child.wait()
+        assert [p.verdict for p in parts] == [Verdict.INFRA] * 2
+        assert all(f"locked for 0.2 s by process {stopped[0].pid} (" in p.message for p in parts), [
+            p.message for p in parts
+        ]
+        jobs = Jobs(desk.database)
+        assert [jobs.get(p.job).verdict for p in parts] == [None, None]
+        time.sleep(desk.rules.lease)
+        assert len(jobs.cancel_orphans(OWN_JOB, 0.0)) == 2

@@ -295,6 +295,39 @@ def test_a_job_whose_every_attempt_was_lost_ends_too(farm: Farm) -> None:
     assert farm.jobs.get(job).verdict == "infra"
 
 
+def test_a_job_whose_process_has_died_is_cancelled_once(farm: Farm) -> None:
+    """Not one that waits in the queue, holds a lease, or was just submitted, nor the jobs of others."""
+    for name in ("run-queue", "run-lease", "run-dead", "other"):
+        farm.jobs.submit({}, ["a"], user="ann", id=name)
+    assert farm.jobs.cancel_orphans("run-", 5.0) == ()
+    desk = farm.desk
+    lease = desk.join(["a"], holder="run-lease", user="ann")
+    place = desk.join(["a"], holder="run-queue", user="ann")
+    assert isinstance(lease, Grant) and isinstance(place, Waiting)
+    dead = desk.join(["b"], holder="run-dead", user="ann")
+    assert isinstance(dead, Grant)
+    number = farm.jobs.begin("run-dead", "b", dead.fence)
+
+    def later(seconds: float) -> tuple[str, ...]:
+        for _ in range(int(seconds)):
+            farm.clock.seconds += 1
+            desk.poll(place.number)
+            desk.renew("a", lease.fence)
+        return farm.jobs.cancel_orphans("run-", 5.0)
+
+    assert later(RULES.lease) == ()
+    assert later(6.0) == ("run-dead",)
+    assert later(6.0) == ()
+    assert farm.jobs.get("run-dead").verdict == "cancelled"
+    with pytest.raises(LeaseLost):  # it was only stopped, and goes on
+        farm.jobs.end("run-dead", number, "b", dead.fence, JobOutcome(Verdict.PASS))
+    assert [farm.jobs.get(j).verdict for j in ("run-queue", "run-lease", "other")] == [None] * 3
+    desk.release("a", lease.fence)
+    assert farm.jobs.cancel_orphans("run-", 5.0) == ()  # it takes another device at once
+    farm.clock.seconds += 5
+    assert "run-lease" in farm.jobs.cancel_orphans("run-", 5.0)
+
+
 def test_a_job_that_is_submitted_twice_is_one(farm: Farm) -> None:
     assert farm.jobs.submit({"n": 1}, ["a"], user="ann", id="x") == "x"
     farm.jobs.submit({"n": 2}, ["a"], user="ann", id="x")
