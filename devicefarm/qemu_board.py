@@ -12,7 +12,9 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -43,11 +45,13 @@ TURN_LIMIT = 900.0
 """Seconds that another process may take to start the machine, for which it may have to fetch packages."""
 MEMORY_MB, CORES = 768, 2
 
-# what runs beside the emulator: it waits until nobody holds `users` any more
+# what runs beside the emulator, which has a lock as long as it lives: it waits until nobody holds `users`
 _KEEPER = """
-"$@" >emulator.log 2>&1 & board=$!
+(flock -x 9 && exec "$@") 9>on.lock >emulator.log 2>&1 & board=$!
+echo $board >emulator.pid
 while kill -0 $board 2>/dev/null; do
-  flock -x -w 5 users kill -9 $board && break # a new user waits for the lock, and finds it off
+  # a new user waits for the lock, and finds it off
+  flock -x -w 5 users sh -c "kill -9 $board; flock -x on.lock true" && break
 done
 wait $board
 """
@@ -61,14 +65,28 @@ class BoardPower:
 
     def off(self) -> None:
         """Cut the power: nothing is written back, no process is asked."""
-        with contextlib.suppress(SmeltError):
-            self._ask("quit")  # the answer may not come any more
-        _wait_until(lambda: not self.is_on(), QMP_LIMIT, "the emulator does not end")
+        if not self.is_on():
+            return
+        try:
+            emulator = os.pidfd_open(int((self.folder / "emulator.pid").read_text()))
+        except (OSError, ValueError):
+            return  # it has ended meanwhile
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(emulator, signal.SIGKILL)
+            if not select.select([emulator], [], [], QMP_LIMIT)[0]:
+                raise infra("the emulator does not end", hint="see the devices' doctor")
+        finally:
+            os.close(emulator)
 
     def cycle(self, budget: Budget) -> None:
-        """Cut the power and give it back; the board boots when this returns."""
-        self._ask("system_reset")
-        self._ask("cont")  # a board that hangs starts, too
+        """Cut the power and give it back: the board boots when this returns, or when it is used next, if its
+        emulator was silent."""
+        try:
+            self._ask("system_reset")
+            self._ask("cont")  # a board that hangs starts, too
+        except SmeltError:
+            self.off()
 
     def reset(self) -> None:
         """Press the reset button."""
@@ -89,12 +107,18 @@ class BoardPower:
             console.sendall(b"c")
 
     def is_on(self) -> bool:
-        """Whether the emulator runs."""
+        """Whether the emulator runs, be it silent."""
         try:
-            self._ask("query-status")
-        except SmeltError:
+            fd = os.open(self.folder / "on.lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
             return False
-        return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # two that look do not see each other
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
 
     def status(self) -> str:
         """The emulator's word for what the machine does: running, paused and so on."""
@@ -175,14 +199,16 @@ class BoardMachine:
         if self._user is None:
             self._user = (self.folder / "users").open("a")
             take_turn(self._user.fileno(), self._user.name, TURN_LIMIT, fcntl.LOCK_SH)
-        with (self.folder / "start.lock").open("w") as lock:
-            take_turn(lock.fileno(), lock.name, TURN_LIMIT)
-            if not self.power.is_on():
-                self._switch_on(program, board_image())
-            state = json.loads((self.folder / "state.json").read_text())
-        address = SshAddress("127.0.0.1", state["port"], "root", state["host_key"], self.folder / "user_key")
-        self._wait_for_ssh(address.port, limit)
-        return address
+        for _ in range(2):  # the first one may have been about to end
+            with (self.folder / "start.lock").open("w") as lock:
+                take_turn(lock.fileno(), lock.name, TURN_LIMIT)
+                if not self.power.is_on():
+                    self._switch_on(program, board_image())
+                state = json.loads((self.folder / "state.json").read_text())
+            if self._came_up(state["port"], limit):
+                key = self.folder / "user_key"
+                return SshAddress("127.0.0.1", state["port"], "root", state["host_key"], key)
+        raise infra(f"the board's emulator ended: {self._said()!r}", hint="see the devices' doctor")
 
     def release(self) -> None:
         """Be no user any more; the machine ends with its last one."""
@@ -216,7 +242,9 @@ class BoardMachine:
         def started() -> bool:
             if keeper.poll() is not None:
                 raise infra(f"the emulator ended at once: {self._said()!r}", hint=f"does it know {self.cpu}?")
-            return self.power.is_on()
+            with contextlib.suppress(SmeltError):
+                return bool(self.power.status())
+            return False
 
         _wait_until(started, _START_LIMIT, "the emulator does not start")
 
@@ -235,8 +263,9 @@ class BoardMachine:
         replace_file(self.folder / "initrd.gz", image.initrd.read_bytes() + keys)
         return openssh_line(public[0])
 
-    def _wait_for_ssh(self, port: int, limit: float) -> None:
-        """The emulator accepts connections before the board does: only its banner tells."""
+    def _came_up(self, port: int, limit: float) -> bool:
+        """Wait for ssh; False where the emulator has ended. That accepts connections before the board does:
+        only the banner tells."""
 
         def answers() -> bool:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as s:
@@ -245,10 +274,12 @@ class BoardMachine:
             return False
 
         try:
-            _wait_until(answers, limit, f"the board does not come up within {limit:.0f} s")
+            what = f"the board does not come up within {limit:.0f} s"
+            _wait_until(lambda: answers() or not self.power.is_on(), limit, what)
         except SmeltError as error:
             said = self.power.console().strip()[-300:] or self._said()
             raise infra(f"{error.message}; it printed: {said!r}", hint=error.hint) from error
+        return self.power.is_on()
 
     def _said(self) -> str:
         try:

@@ -76,9 +76,11 @@ def test_power_is_lost_in_a_run(
     before = works(board, arm64_bundle)
     act = {"off": machine.power.off, "reset": machine.power.reset, "panic": machine.power.panic}[how]
     with open_session(board, arm64_bundle, budget=Budget(LIMITS)) as client:
-        threading.Timer(0.5, act).start()
+        cutter = threading.Timer(0.5, act)
+        cutter.start()
         with pytest.raises(SmeltError) as caught:
             client.run([X, SPIN])
+        cutter.join()
     assert isinstance(caught.value, InfraError)
     assert caught.value.status in (LINK_LOST, LINK_STALLED)
     assert machine.power.is_on() == (how != "off")
@@ -109,11 +111,31 @@ def test_board_that_hangs_is_noticed_and_goes_on(
     again.close()
 
 
+def test_an_emulator_that_is_silent_is_on_and_its_power_can_be_cut(
+    machine: BoardMachine, board: QemuBoardTransport, arm64_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no second one that is started, beside a machine that others use."""
+    before, state = works(board, arm64_bundle), (machine.folder / "state.json").read_text()
+    emulator = int((machine.folder / "emulator.pid").read_text())
+    os.kill(emulator, signal.SIGSTOP)
+    monkeypatch.setattr(qemu_board, "QMP_LIMIT", 3.0)
+    assert machine.power.is_on()
+    with pytest.raises(SmeltError, match="does not come up within 1 s"):
+        machine.start(limit=1)
+    assert (machine.folder / "state.json").read_text() == state
+    machine.power.cycle(Budget(LIMITS))
+    board.close()
+    again = QemuBoardTransport("board", BoardMachine("board", folder=machine.folder))
+    assert works(again, arm64_bundle) != before
+    again.close()
+
+
 USER = """
 import sys, time
 from pathlib import Path
 from smelt.devicefarm.qemu_board import BoardMachine
-BoardMachine("board", folder=Path(sys.argv[1])).start()
+machine = BoardMachine("board", folder=Path(sys.argv[1]))
+machine.start()
 print("up", flush=True)
 time.sleep(600)
 """
