@@ -160,7 +160,7 @@ struct smelt_rt {
 
 /* Another model's library opened it. That may have another runtime: no more than `model`, which stays first, may be read. */
 static inline int rt_is_foreign(const smelt_rt *rt) { return rt->model != &smelt_model; }
-#define RT_FOREIGN "the session is one of another model; call the functions of the model that opened it"
+#define RT_FOREIGN "the session is one of another model, or closed; call the functions of the model that opened it"
 
 /* Inputs that a caller feeds and outputs that he gets; the others are state. */
 static inline uint32_t rt_fed(const smelt_entry_desc *e) { return e->n_inputs - e->n_reads; }

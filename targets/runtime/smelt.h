@@ -242,7 +242,7 @@ smelt_status smelt_open(const char *bundle_dir, const smelt_options *options, sm
  * before when it returns. */
 smelt_status smelt_run(smelt_session *s, const DLTensor *inputs, size_t n_inputs, DLTensor *outputs, size_t n_outputs);
 void smelt_close(smelt_session *s); /* of the whole session, by any of its entries, once; a run in another thread is cancelled and
-                                     * waited for; s NULL: nothing happens */
+                                     * waited for; s NULL: nothing happens. Calls after that are undefined; many are refused */
 const char *smelt_error(const smelt_session *s); /* of the last smelt_run that failed; s NULL: of this thread's last smelt_open
                                                   * that failed, or other call that was refused: an argument was NULL or out
                                                   * of range, or the session was running */

@@ -199,6 +199,11 @@ def test_streams(bundle: Path, flags: tuple[str, ...]) -> None:
     assert run(build(bundle, *flags, parts=("model.c", "streams.c")), bundle) == "OK\n"
 
 
+def test_a_session_that_is_closed(bundle: Path) -> None:
+    """A call after that is an error of the caller's, which is told as long as nobody else has its memory."""
+    assert run(build(bundle, "-O2", parts=("model.c", "closed.c")), bundle) == "OK\n"
+
+
 @pytest.mark.parametrize(
     "flags", [ADDRESS[:-1], ("-O2",), ("-O2", "-DKEEP=1")], ids=["address", "plain", "keep"]
 )
