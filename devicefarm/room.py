@@ -174,14 +174,13 @@ class StoreRoom:
         return UploadPart(f"tmp/{entry.name}", found[1], entry.size, alive)
 
     def _in_use(self, entry: StoredEntry) -> bool:
-        """A session's file, while its owner lives and as long as the session may last. A file from the future
-        is one of a clock that was set back: its age is not known, and it counts as new."""
+        """A session's file, while its owner lives; of an owner whose end is not seen here, as long as the
+        session may last. A file from the future is one of a clock that was set back, and counts as new."""
         found = _PIN.fullmatch(entry.name)
         age = max(0.0, self._now - entry.modified)
-        if found is None or age > int(found[4]):
-            return False
-        known = self._owner.knows(found[1])
-        return self._owner.alive(found[1], age) if known else True
+        if found is None or not self._owner.knows(found[1]):
+            return found is not None and age <= int(found[4])
+        return self._owner.alive(found[1], age)  # a board without a battery may learn the date meanwhile
 
     def _pinned(self, budget: Budget) -> set[str]:
         kept: set[str] = set()

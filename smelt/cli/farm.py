@@ -39,7 +39,7 @@ from smelt.devicefarm.client import RunnerClient
 from smelt.devicefarm.inventory import find_device
 from smelt.devicefarm.leases.holder import Lease
 from smelt.devicefarm.leases.jobs import Job, JobOutcome
-from smelt.devicefarm.verdict import worst
+from smelt.devicefarm.verdict import INFRASTRUCTURE, worst
 from smelt.fleet import Fleet, FleetPart, named, tagged
 from smelt.leasing import HeldDevice, make_well, open_desk
 from smelt.running import transport_for
@@ -123,7 +123,7 @@ def _text(parts: tuple[FleetPart, ...], told: Mapping[str, str]) -> str:
     rows += [[p.device or "-", p.verdict.value, str(p.attempts), p.job] for p in parts]
     lines = [told[p.job] for p in parts if p.job in told]
     lines += [f"{colour(p.verdict.value, 'red')} on {p.device or 'no device'}: {p.message}"
-              for p in parts if p.message and p.job not in told]  # fmt: skip
+              for p in parts if p.message and (p.job not in told or p.verdict in INFRASTRUCTURE)]  # fmt: skip
     return "\n".join([*lines, table(rows)])
 
 

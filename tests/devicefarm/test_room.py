@@ -47,11 +47,15 @@ def test_least_recently_used_bundles_go_first(
     assert not (board.root / "cas" / ("c" * 64)).exists()
 
 
-def test_bundles_in_use_are_kept(native_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead", [0.0, 1e6, -1e6])
+def test_bundles_in_use_are_kept(native_bundle: Path, tmp_path: Path, ahead: float) -> None:
+    """ahead: seconds that the device's clock jumps by after the first deploy."""
     bundles = [with_weights(native_bundle, tmp_path / str(i), 3 * MIB, i) for i in range(3)]
     rules, root = StoreRules(quota=7 * MIB, reserve=0), tmp_path / "root"
     using = LocalTransport(store=root, rules=rules)
     home = using.deploy(bundles[0], Budget())
+    for pin in (root / "use").iterdir():
+        os.utime(pin, (time.time() - ahead, time.time() - ahead))
     for bundle in bundles[1:]:  # each takes the other's place
         other = LocalTransport(store=root, rules=rules)
         other.deploy(bundle, Budget())

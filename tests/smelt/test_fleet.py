@@ -21,6 +21,7 @@ from boards import need_qemu
 from onnx import TensorProto, helper
 
 import smelt
+from smelt.cli.farm import _text
 from smelt.core.bundle import Bundle
 from smelt.devicefarm.claim import DeviceClaim
 from smelt.devicefarm.inventory import Device, read_inventory, write_inventory
@@ -258,6 +259,8 @@ def test_a_database_that_fails_as_the_work_ends_is_told_of_each_part(
         assert all(f"locked for 0.2 s by process {stopped[0].pid} (" in p.message for p in parts), [
             p.message for p in parts
         ]
+        shown = _text(parts, {p.job: "all cases agree" for p in parts})
+        assert shown.count("locked for") == 2  # beside what the work has found
         jobs = Jobs(desk.database)
         assert [jobs.get(p.job).verdict for p in parts] == [None, None]
         time.sleep(desk.rules.lease)
