@@ -36,7 +36,7 @@ from smelt.targets.platform import ALIASES, parse_target
 
 KEPT_FOR_DEVICES = "finalised"
 """The folder, in the cache, of bundles that were made of packages for devices."""
-TURN_LIMIT = 3600.0
+FINALISE_LIMIT = 3600.0
 """Seconds that another process may take to make the same bundle."""
 
 
@@ -116,7 +116,7 @@ def _alone(place: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # no locks here; a full disk is told by the bundle
             place.parent.mkdir(parents=True, exist_ok=True)
             lock = held.enter_context(place.with_suffix(".lock").open("ab"))
-            take_turn(lock.fileno(), lock.name, TURN_LIMIT)
+            take_turn(lock.fileno(), lock.name, FINALISE_LIMIT)
         yield
 
 

@@ -13,7 +13,7 @@ from smelt.core.diag import SmeltError
 from smelt.core.schedule.book import Book, BookEntry, parse_book, print_book
 from smelt.core.turns import take_turn
 
-TURN_LIMIT = 30.0
+ADD_LIMIT = 30.0
 """Seconds that others may take to add to a file in the same folder, which takes them milliseconds."""
 
 
@@ -47,7 +47,7 @@ def _unwritable(path: Path, e: OSError) -> SmeltError:
 def add_entries(path: Path, *entries: BookEntry) -> Book:
     """Put entries into the file, beside what others have put there meanwhile; what is there now. Entries that
     cannot be read go. Raises SmeltError as `read_book`, where the file cannot be written, and where another
-    process keeps the folder locked for TURN_LIMIT."""
+    process keeps the folder locked for ADD_LIMIT."""
     with _alone(path.parent):
         book = read_book(path)
         made = book.with_entries(entries)
@@ -66,7 +66,7 @@ def _alone(folder: Path) -> Iterator[None]:
     except OSError as e:
         raise SmeltError(f"cannot open the folder '{folder}': {e.strerror or e}", kind="infra") from None
     try:
-        take_turn(fd, str(folder), TURN_LIMIT)
+        take_turn(fd, str(folder), ADD_LIMIT)
         yield
     finally:
         os.close(fd)

@@ -361,7 +361,7 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
 def test_a_folder_that_stays_locked_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "TURN_LIMIT", 0.2)
+    monkeypatch.setattr(store, "ADD_LIMIT", 0.2)
     fd = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     with pytest.raises(SmeltError, match=f"'{tmp_path}' has been locked for 0.2 s by process {os.getpid()} "):
