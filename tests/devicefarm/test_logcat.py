@@ -128,7 +128,7 @@ def test_a_device_without_logcat(phone: Phone, native_bundle: Path) -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        "time.sleep(1000)",
+        "time.sleep(30)",
         "sys.exit('logcat: read: Permission denied')",
         "sys.stdout.buffer.write(bytes(range(256)) * 64); sys.exit()",
     ],
