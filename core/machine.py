@@ -83,11 +83,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Chaining:
-    """When launches that follow each other are done as one launch of one group (schedule/chain.py). parts: so
-    many at most. work: multiply-adds that a group does while a launch is begun. words: of 8 bytes that a
-    launch's parameters may take."""
+    """When launches that follow each other are done as one launch of one group (schedule/chain.py). work:
+    multiply-adds that a group does while a launch is begun. words: of 8 bytes that a launch's parameters may
+    take."""
 
-    parts: int
     work: int
     words: int
 

@@ -98,15 +98,22 @@ def barriers_before(
 
 def needs_barrier_after(body: tuple[Stmt, ...], own: frozenset[str], shared: frozenset[str]) -> bool:
     """Whether one pass over a body that lanes share must end before the next begins: something is
-    written there that is read there, or written again. shared: buffers of the group."""
+    written there that is read there, or written again. own: buffers whose parts belong to one lane each, as
+    those do that are declared in a lane. shared: buffers of the group."""
     if not any(map(has_lanes, body)):
         return False
+    own |= {b.name for nodes, inner in lane_nests(body) for b in _declared((*nodes, *inner))}
     stores, loads = set[str](), set[str]()
     for a in accesses(body):
         (stores if a.is_store else loads).add(a.buffer)
         if a.is_store and a.accumulate:
             loads.add(a.buffer)
     return bool((stores - own) & (loads | shared))
+
+
+def _declared(body: Iterable[Stmt]) -> Iterator[Buffer]:
+    for s in body:
+        yield from () if isinstance(s, Store) else (*s.buffers, *_declared(s.body))
 
 
 def reads_what_it_writes(s: Block) -> bool:

@@ -58,7 +58,7 @@ def find_chains(
             awake = [numbers[entry] for entry in run if numbers[entry] not in asleep]
             for own in _cut(awake, link, taken, rows, machines):
                 found.append(own)
-                taken |= own.keys()
+                taken.update(own)
     return _table(found, rows, kernels)
 
 

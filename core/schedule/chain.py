@@ -26,6 +26,7 @@ from smelt.core.ir.kernel import (
     DimParam,
     Expr,
     Kernel,
+    Level,
     Load,
     Loop,
     Reduce,
@@ -36,6 +37,7 @@ from smelt.core.ir.kernel import (
     walk,
 )
 from smelt.core.ir.rewrite import (
+    free_symbols,
     freshen,
     map_buffer_dims,
     map_stmt_exprs,
@@ -115,8 +117,7 @@ def fit_together(links: Sequence[Link], machine: Machine) -> bool:
     chaining = machine.chaining
     assert chaining is not None
     return (
-        len(links) <= chaining.parts
-        and len({k.dtype for k in links}) <= 1
+        len({k.dtype for k in links}) <= 1
         and 1 + sum(k.words for k in links) <= chaining.words
         and sum(k.kept_bytes for k in links) <= machine.cache_bytes[0]
     )
@@ -157,13 +158,14 @@ def _parameter(b: Buffer, name: str, sizes: Mapping[str, str]) -> Buffer:
 
 
 def _in_one_group(s: Stmt, names: Mapping[str, str], sizes: Mapping[str, str]) -> Stmt:
-    """A statement with these names, whose groups are loops."""
+    """A statement with these names, whose groups are loops, or the work of a lane each if they have none."""
+    level: Level = "serial" if has_lanes(s) else "lane"
 
     def visit(x: Stmt) -> Stmt:
         if isinstance(x, Store):
             return replace(x, buffer=names.get(x.buffer, x.buffer))
         if isinstance(x, Loop | Tiles) and x.level == "group":
-            return replace(x, level="serial")
+            return replace(x, level=level)
         return x
 
     s = substitute_stmt(s, {a: sym(to) for a, to in sizes.items()})
@@ -210,15 +212,18 @@ def _nodes(body: Sequence[Stmt], facts: Facts) -> Iterator[tuple[Loop | Tiles | 
             yield from _nodes(s.body, inside)
 
 
-def _work(body: Sequence[Stmt], facts: Facts, machine: Machine) -> int | None:
-    """Multiply-adds of statements at most, as if all loops took all their rounds; None: nobody knows."""
+def _work(body: Sequence[Stmt], facts: Facts, machine: Machine, innermost: str = "") -> int | None:
+    """Multiply-adds of statements at most, as if all loops took all their rounds; None: nobody knows. Of a
+    store that is its arithmetic or its loads, whichever are more, as processors do both at once."""
     total = 0
     for s in body:
         if isinstance(s, Store):
-            one = _cost(s.value, facts, machine)
+            counts = _counts(s.value, facts, machine, innermost)
+            one = None if counts is None else max(counts)
         else:
             rounds = 1 if isinstance(s, Block) else _rounds(s, facts)
-            inside = _work(s.body, enter(facts, s), machine)
+            var = s.var if isinstance(s, Loop) else innermost
+            inside = _work(s.body, enter(facts, s), machine, var)
             one = None if rounds is None or inside is None else rounds * inside
         if one is None:
             return None
@@ -231,15 +236,24 @@ def _rounds(s: Loop | Tiles, facts: Facts) -> int | None:
     return most if most is None or isinstance(s, Loop) else -(-most // s.sizes[0])
 
 
-def _cost(e: Expr, facts: Facts, machine: Machine) -> int | None:
-    """Of an expression, loads included."""
+def _counts(e: Expr, facts: Facts, machine: Machine, innermost: str) -> tuple[int, int] | None:
+    """The calls of an expression, a sum of products as its products, and its loads, but those that stay the
+    same in the innermost loop."""
+    rounds, inside = 1, children(e)
     if isinstance(e, Reduce):
         most = [facts.bounds(a.extent)[1] for a in e.axes]
-        inside = _cost(e.body, enter(facts, e.axes), machine)
-        return None if inside is None or None in most else (inside + 1) * prod(n or 0 for n in most)
-    found = [_cost(c, facts, machine) for c in children(e)]
-    own = machine.cost({e.fn: 1}) if isinstance(e, Call) else int(isinstance(e, Load))
-    return None if None in found else own + sum(n or 0 for n in found)
+        if None in most:
+            return None
+        rounds, innermost = prod(n or 0 for n in most), e.axes[-1].var
+        facts, inside = enter(facts, e.axes), (e.body,)
+    calls = machine.cost({e.fn: 1}) if isinstance(e, Call) else 0
+    loads = int(isinstance(e, Load) and (not innermost or innermost in free_symbols(e)))
+    for c in inside:
+        found = _counts(c, facts, machine, innermost)
+        if found is None:
+            return None
+        calls, loads = calls + rounds * found[0], loads + rounds * found[1]
+    return calls, loads
 
 
 __all__ = ["Link", "LinkPlace", "chain_kernel", "chain_link", "fit_together", "stands_by"]

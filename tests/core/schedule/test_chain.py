@@ -82,6 +82,24 @@ def test_parts_that_share_no_name_wait_too() -> None:
     assert [(p.taking_part, p.read, p.written) for p in places] == [(0, 0, 0), (2, 1, 1)]
 
 
+def test_lanes_wait_for_each_other_between_parts_alone() -> None:
+    """PoCL compiles a function that they wait in for each way that leads there."""
+    sums = "register s: f32[1] s[0] = 0.0:f32 serial k in 48 { s[0] add= x[i, k] } y[i, j] = s[0]"
+    loops = f"group i in n {{ lane j in 48 {{ {sums} }} }}"
+    assert emit_program([chain_kernel(links(loops, loops, loops))[0]])[0].count("barrier(") == 2
+
+
+def test_groups_of_one_lane_are_lanes() -> None:
+    alone = "group i in n { serial j in 48 { y[i, j] = x[i, j] * 2.0: f32 } }"
+    x = np.arange(48 * 5, dtype=np.float32).reshape(5, 48)
+    chain = chain_kernel(links(alone, BACKWARDS), {(0, "y"): "a", (1, "x"): "a"})[0]
+    verify_kernel(chain, "scheduled", machine=MACHINE)
+    assert "lane i in n.0" in print_kernel(chain)
+    for seed in range(3):
+        found = run_lanes(chain, sizes(5, 1, 1), [x], 64, seed)
+        np.testing.assert_array_equal(found[1], (2 * x)[::-1, ::-1] + 1)
+
+
 def test_text_and_rules() -> None:
     chain = whole()
     assert parse_kernel(print_kernel(chain)) == chain
@@ -105,14 +123,19 @@ def test_ordered_blocks_stand_where_all_lanes_come(body: str, why: str) -> None:
 
 
 def most_groups(k: Kernel, **changes: int) -> int | None:
-    chaining = replace(Chaining(parts=4, work=10_000, words=127), **changes)
+    chaining = replace(Chaining(work=10_000, words=127), **changes)
     link = chain_link(k, 0, replace(MACHINE, chaining=chaining))
     return None if link is None else link.most_groups
 
 
 WORK: Mapping[str, tuple[Kernel, int | None]] = {
-    # a group is 48 loads and products: 104 of them are as much as a launch
-    "rows": (kernel(ROWS), 1 + 10_000 // 96),
+    # a group is 48 loads and as many products: 208 of them are as much as a launch
+    "rows": (kernel(ROWS), 1 + 10_000 // 48),
+    # 4 x 48 multiply-adds, of which each loads one number: the other one stays
+    "products": (
+        kernel("group i in n { lane j in 48 { register s: f32[1] s[0] = 0.0:f32 serial k in 4 {"
+               " s[0] fma= x[i, k] * x[0, j] } y[i, j] = s[0] } }"), 1 + 10_000 // (48 * 4)),
+    "one lane": (kernel("group i in n { serial j in 48 { y[i, j] = x[i, j] } }"), 1 + 10_000 // 48),
     "a loop as long as the tensor": (
         kernel("group i in 3 { lane j in 48 { serial k in n { y[k, j] = x[k, j] } } }", low=1), None),
     "the same in one group": (
@@ -146,8 +169,7 @@ def test_what_fits_in_one_chain() -> None:
     assert link is not None and (link.words, link.kept_bytes) == (2 * 2 + 1 + 1, 8 * 4)
     wide = replace(MACHINE, cache_bytes=(2 * link.kept_bytes, 1 << 20))
     assert fit_together([link] * 2, wide) and not fit_together([link] * 3, wide)
-    assert not fit_together([link] * 5, MACHINE)
-    few = replace(MACHINE, chaining=Chaining(parts=4, work=1, words=1 + link.words))
+    few = replace(MACHINE, chaining=Chaining(work=1, words=1 + link.words))
     assert fit_together([link], few) and not fit_together([link] * 2, few)
     assert not fit_together([link, replace(link, dtype=i64)], MACHINE)
 
