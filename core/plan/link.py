@@ -80,7 +80,7 @@ class Linked:
     homes: tuple[Home, ...]
     most: tuple[int | None, ...]
     states: tuple[SessionState, ...]
-    chained: Mapping[int, RowInChain]
+    chained: Mapping[int, Sequence[RowInChain]]
 
     @property
     def entries(self) -> tuple[EntryPoint, ...]:

@@ -120,7 +120,7 @@ def descriptor(
         _entry(linked, e, n, found, texts, made)
         for n, (e, found) in enumerate(zip(linked.all_entries, checks, strict=True))
     ]
-    kernels = [_kernel(linked, n, r, texts) for n, r in enumerate(rows)]
+    kernels = [_kernel(linked, n, r, texts, made) for n, r in enumerate(rows)]
     states = [
         row["smelt_state_desc"].value(
             name=texts.ref(s.name),
@@ -227,16 +227,16 @@ def _most(n: int | None) -> int:
     return 0 if n is None else max(n, 1)
 
 
-def _kernel(linked: Linked, number: int, row: KernelRow, texts: _Texts) -> str:
-    e, part = linked.rows[number], linked.chained.get(number)
+def _kernel(linked: Linked, number: int, row: KernelRow, texts: _Texts, made: _Tables) -> str:
+    e, parts = linked.rows[number], linked.chained.get(number, ())
     k = linked.kernels[e.kernel]
-    chain = {}
-    if part is not None:
-        whole, at = linked.kernels[linked.rows[part.chain].kernel], part.place
-        chain = {
-            "chain": part.chain + 1, "chain_dim": at.taking_part, "chain_read": at.read,
-            "chain_written": len(whole.inputs) + at.written, "chain_groups": part.most_groups,
-        }  # fmt: skip
+    chains = [
+        structs()["smelt_chain_part"].value(
+            kernel=p.chain, dim=p.place.taking_part, read=p.place.read,
+            written=len(linked.kernels[linked.rows[p.chain].kernel].inputs) + p.place.written,
+        )
+        for p in parts
+    ]  # fmt: skip
     return structs()["smelt_kernel_desc"].value(
         name=texts.ref(row.symbol),
         fn=f'@"{row.function}"' if row.function else "null",
@@ -247,7 +247,9 @@ def _kernel(linked: Linked, number: int, row: KernelRow, texts: _Texts) -> str:
         lane_count=row.lanes,
         grain=row.grain,
         group_bytes=row.group_bytes,
-        **chain,
+        n_chains=len(chains),
+        chains=made.structs(f"chains_{number}", "smelt_chain_part", chains),
+        chain_groups=max((p.most_groups for p in parts), default=0),
     )
 
 

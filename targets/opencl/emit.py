@@ -1,7 +1,7 @@
 """Kernels in, OpenCL C 1.2 text out: one __kernel per top-level statement, one work-group per group.
 
-Parameters follow targets/runtime/smelt_abi.h: for each buffer its base and a byte offset, the kernel's dims,
-the number of groups.
+Parameters: for each buffer the memory that it lies in, then one struct of the buffers' byte offsets and the
+kernel's dims, since drivers take their time for each parameter.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _EXACT = "#pragma OPENCL FP_CONTRACT OFF\n\n"
 @dataclass(frozen=True, slots=True)
 class Part:
     """One __kernel: its name in C, its text, the work-items of a group that it must be run with, and the
-    bytes of local memory that a group takes."""
+    bytes of local memory that a group takes. chain: it does what others do, in one launch."""
 
     name: str
     text: str
     lanes: int
     local_bytes: int
+    chain: bool
 
 
 def emit_program(
@@ -58,49 +59,54 @@ def emit_program(
 
 def _program_text(parts: Sequence[Part], helpers: Helpers, doubles: Iterable[str]) -> str:
     """The source of a program: what the parts need, then the parts. The driver reads the names of the parts
-    that need doubles in the first line; it defines ONE and ONE_name to compile a single part."""
+    that need doubles in the first line; it defines ONE and ONE_name to compile a single part, and ALONE for
+    all but chains."""
     names = " ".join(doubles)
     head = f"/* fp64: {names} */\n{_FP64}" if names else ""
     return "\n".join([head + _EXACT + helpers.text(), *map(_alone, parts)])
 
 
 def _alone(p: Part) -> str:
-    return f"#if !defined(ONE) || defined(ONE_{p.name})\n{p.text}#endif\n"
+    all_of = "!defined(ONE) && !defined(ALONE)" if p.chain else "!defined(ONE)"
+    return f"#if {all_of} || defined(ONE_{p.name})\n{p.text}#endif\n"
 
 
 def _part(f: Vectors, name: str) -> Part:
     """The whole __kernel."""
-    parameters = ",\n    ".join([*_bind_arguments(f), "long groups"])
+    words = f"words_{name}"
+    parameters = ", ".join([*_bind_arguments(f), f"const {words} w"])
     f.groups()
     size = f"__attribute__((reqd_work_group_size({f.lanes}, 1, 1)))"
     about = " ".join(f"{f.kernel.name}: {f.kernel.origin}".split()).replace("*/", "")
     lines = [
         *f.functions,
+        f"typedef struct {{ long v[{len(f.kernel.buffers()) + len(f.kernel.dims)}]; }} {words};",
         f"/* {about.removesuffix(':')} */",
         f"__kernel {size}\nvoid {name}(\n    {parameters}) {{",
         *f.head,
         *f.w.lines,
         "}",
     ]
-    return Part(name, "\n".join(lines) + "\n", f.lanes, f.shared_bytes)
+    return Part(name, "\n".join(lines) + "\n", f.lanes, f.shared_bytes, bool(f.functions))
 
 
 def _bind_arguments(f: Vectors) -> list[str]:
-    """Parameters for the buffers and dims of a kernel, which its expressions can name from here on."""
+    """Parameters for the buffers of a kernel; these and its dims are what its expressions can name from here
+    on."""
     parameters: list[str] = []
+    buffers = f.kernel.buffers()
     stores, used = written((f.statement,)), mentioned(f.statement)
-    for i, b in enumerate(f.kernel.buffers().values()):
-        base, at = f"b{i}", f"b{i}_at"
-        parameters.append(f"__global uchar *{base}, ulong {at}")
+    for i, b in enumerate(buffers.values()):
+        parameters.append(f"__global uchar *b{i}")
         name = f.w.fresh(f"p_{identifier(b.name)}")
         f.places[b.name] = Place(buffer=b, name=name)
         if b.name in used:
             kind = f"__global {'' if b.name in stores else 'const '}{storage_type(b.dtype)} *"
-            f.head.append(f"  {kind}{name} = ({kind})({base} + {at});")
+            f.head.append(f"  {kind}{name} = ({kind})(b{i} + w.v[{i}]);")
             f.given[name] = kind + name
-    for d in f.kernel.dims:
+    for i, d in enumerate(f.kernel.dims, len(buffers)):
         name = f.w.fresh(f"n_{identifier(d.name)}")
-        parameters.append(f"long {name}")
+        f.head.append(f"  const long {name} = w.v[{i}];")
         f.given[name] = f"const long {name}"
         f.env[d.name] = d.low if d.low == d.high else name
     return parameters

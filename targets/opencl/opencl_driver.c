@@ -19,6 +19,13 @@ static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
   return SMELT_OK;
 }
 
+/* Where the event of what is asked for now goes, once that of what was asked for before is gone. */
+static void *latest(cl_unit *u) {
+  if (u->last) u->cl.clReleaseEvent(u->last);
+  u->last = NULL;
+  return &u->last;
+}
+
 static void drop_timed(cl_unit *u) {
   for (uint32_t i = 0; i < u->n_timed && i < CL_TIMED; i++) u->cl.clReleaseEvent(u->timed[i]);
   u->n_timed = 0;
@@ -33,20 +40,39 @@ static void close_unit(void *state) {
   }
   if (u->program) u->cl.clReleaseProgram(u->program);
   drop_timed(u);
+  latest(u);
   for (uint32_t i = 0; i < CL_MARKS; i++)
     if (u->marks[i]) u->cl.clReleaseEvent(u->marks[i]);
   if (u->queue) u->cl.clReleaseCommandQueue(u->queue);
   if (u->plain) u->cl.clReleaseCommandQueue(u->plain);
   if (u->context) u->cl.clReleaseContext(u->context);
   free(u->reads);
+  free(u->words);
   free(u);
 }
 
 static const char *device_name(const void *state) { return ((const cl_unit *)state)->name; }
 
 /* ---- memory: a cl_mem ---- */
+/* Where the host sees what is in a unit's memory while the unit does not work; NULL: by commands alone. */
+static char *seen(const cl_unit *u, cl_handle memory) {
+  uint64_t flags = 0;
+  void *at = NULL;
+  if (!u->sharing.allocate || u->cl.clGetMemObjectInfo(memory, CL_MEM_FLAGS, sizeof flags, &flags, NULL) || flags & CL_MEM_READ_ONLY) return NULL;
+  return u->cl.clGetMemObjectInfo(memory, CL_MEM_HOST_PTR, sizeof at, &at, NULL) ? NULL : at;
+}
+
+static void *allocate_seen(cl_unit *u, size_t bytes, int32_t *code) {
+  void *at = u->sharing.allocate(u->context, CL_MEM_READ_WRITE | CL_MEM_FINE_GRAIN, bytes, 0);
+  void *made = at ? u->cl.clCreateBuffer(u->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, at, code) : NULL;
+  if (at && !made) u->sharing.free(u->context, at);
+  return made;
+}
+
 static void *allocate(void *state, size_t bytes, const void *contents, int32_t *code) {
   cl_unit *u = state;
+  void *shown = !contents && u->sharing.allocate ? allocate_seen(u, bytes, code) : NULL;
+  if (shown) return shown;
   uint64_t flags = contents ? CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR : u->unified ? CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR : CL_MEM_READ_WRITE;
   void *used = contents && u->unified
                  ? u->cl.clCreateBuffer(u->context, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, bytes, (void *)(uintptr_t)contents, code)
@@ -74,20 +100,26 @@ static int32_t await(cl_unit *u, cl_handle event) {
 
 /* Until everything that was asked for has ended. */
 static int32_t wait_for_all(cl_unit *u) {
-  cl_handle marker = NULL;
   if (u->hung) return SMELT_HANGS;
   if (!u->queue || !u->busy) return 0;
   u->finishes++;
-  int32_t code = u->cl.clEnqueueMarkerWithWaitList(u->queue, 0, NULL, &marker);
-  if (!code) code = await(u, marker);
+  int32_t code = u->last ? 0 : u->cl.clEnqueueMarkerWithWaitList(u->queue, 0, NULL, &u->last);
+  if (!code) code = await(u, u->last);
   if (code == SMELT_HANGS) return code;
-  if (marker) u->cl.clReleaseEvent(marker);
+  latest(u);
   u->busy = 0;
   return code;
 }
 
 static int32_t read_now(cl_unit *u, const cl_read *r, int wait) {
+  latest(u);
   return u->cl.clEnqueueReadBuffer(u->queue, r->memory, (uint32_t)wait, r->offset, r->bytes, r->host, 0, NULL, NULL);
+}
+
+/* Once nothing works on that memory. */
+static int32_t take(cl_unit *u, const cl_read *r) {
+  const char *at = seen(u, r->memory);
+  return at ? memcpy(r->host, at + r->offset, r->bytes), 0 : read_now(u, r, 1);
 }
 
 /* Before anything that may change what is to be read. */
@@ -96,6 +128,7 @@ static int32_t settle_reads(cl_unit *u) {
   for (uint32_t i = 0; i < u->n_reads && !code; i++) code = read_now(u, &u->reads[i], 0);
   u->n_reads = 0;
   u->busy = 1;
+  latest(u);
   return code;
 }
 
@@ -106,6 +139,8 @@ static size_t spaced(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static int32_t land(cl_unit *u, int *lands) {
   size_t all = 0, at = 0;
   int32_t code = 0;
+  *lands = 0;
+  if (u->sharing.allocate) return 0;
   for (uint32_t i = 0; i < u->n_reads && all <= CL_LANDING; i++) all += u->reads[i].bytes < CL_LANDING ? spaced(u->reads[i].bytes) : CL_LANDING + 1;
   *lands = u->n_reads && all <= CL_LANDING && !u->hung;
   for (uint32_t i = 0; *lands && i < u->n_reads && !code; at += spaced(u->reads[i++].bytes)) {
@@ -125,10 +160,10 @@ static int32_t finish(void *state) {
   if (!code) code = waited;
   for (int32_t i = 0; i < n && !code; i++) {
     if (lands) memcpy(u->reads[i].host, u->landing + at, u->reads[i].bytes), at += spaced(u->reads[i].bytes);
-    else code = read_now(u, &u->reads[i], 0);
+    else code = take(u, &u->reads[i]);
   }
   u->n_reads = 0;
-  return code || !n || lands ? code : u->cl.clFinish(u->queue);
+  return code;
 }
 
 /* ---- points: events of markers ---- */
@@ -138,6 +173,7 @@ static int32_t mark(void *state, uint64_t number) {
   if (u->hung) return SMELT_HANGS;
   if (*place) u->cl.clReleaseEvent(*place);
   *place = NULL;
+  latest(u);
   u->marked = number;
   u->busy = 1;
   return u->cl.clEnqueueMarkerWithWaitList(u->queue, 0, NULL, place);
@@ -156,12 +192,16 @@ static int32_t reach(void *state, uint64_t number) {
 static void release(void *state, void *memory) {
   cl_unit *u = state;
   u->memory_epoch++;
-  if (settle_reads(u)) return;
+  char *at = seen(u, memory);
+  if (settle_reads(u) || (at && wait_for_all(u))) return;
   u->cl.clReleaseMemObject(memory);
+  if (at) u->sharing.free(u->context, at);
 }
 
 static int32_t upload(void *state, void *memory, size_t offset, const void *host, size_t bytes, int wait) {
   cl_unit *u = state;
+  char *at = u->busy || u->n_reads ? NULL : seen(u, memory);
+  if (at) return memcpy(at + offset, host, bytes), 0;
   int32_t code = settle_reads(u);
   if (!code && wait) code = wait_for_all(u);
   return code ? code : u->cl.clEnqueueWriteBuffer(u->queue, memory, (uint32_t)wait, offset, bytes, host, 0, NULL, NULL);
@@ -173,7 +213,7 @@ static int32_t download(void *state, void *memory, size_t offset, void *host, si
   if (u->hung) return SMELT_HANGS;
   if (wait == SMELT_NOW) {
     int32_t code = finish(u);
-    return code ? code : read_now(u, &r, 1);
+    return code ? code : take(u, &r);
   }
   if (wait == SMELT_SOON) return u->busy = 1, read_now(u, &r, 0);
   if (u->n_reads == u->room_reads) {
@@ -196,13 +236,14 @@ static void *map(void *state, void *memory, size_t bytes, int writes, int32_t *c
   cl_unit *u = state;
   uint64_t flags = writes ? CL_MAP_READ | CL_MAP_WRITE : CL_MAP_READ;
   if ((*code = finish(u))) return NULL;
-  return u->cl.clEnqueueMapBuffer(u->queue, memory, 1, flags, 0, bytes, 0, NULL, NULL, code);
+  char *at = seen(u, memory);
+  return at ? at : u->cl.clEnqueueMapBuffer(u->queue, memory, 1, flags, 0, bytes, 0, NULL, NULL, code);
 }
 
 static int32_t unmap(void *state, void *memory, void *mapped) {
   cl_unit *u = state;
   int32_t code = settle_reads(u);
-  return code ? code : u->cl.clEnqueueUnmapMemObject(u->queue, memory, mapped, 0, NULL, NULL);
+  return code || seen(u, memory) ? code : u->cl.clEnqueueUnmapMemObject(u->queue, memory, mapped, 0, NULL, NULL);
 }
 
 static void *known(void *state, void *memory, DLDevice *device) {
@@ -216,30 +257,29 @@ static void *adopt(void *state, DLDevice device, void *data, size_t bytes, const
   return *why = "each session has an OpenCL context of its own, and memory belongs to one", NULL;
 }
 
+static int32_t alone(const void *state) { return ((const cl_unit *)state)->alone; }
+
 static int32_t shares(const void *state) { return ((const cl_unit *)state)->unified ? SMELT_SHARES_APART : SMELT_SHARES_NOT; }
 
 /* ---- work ---- */
-/* Argument `at` of a kernel, of 8 bytes or, for memory, a handle; not set again where it is what it was. */
-static int32_t set(cl_unit *u, cl_kernel *k, int known, uint32_t at, size_t bytes, const void *value) {
-  uint64_t word = 0;
-  memcpy(&word, value, bytes);
-  if (known && k->args[at] == word) return 0;
-  if (k->args) k->args[at] = word;
-  return u->cl.clSetKernelArg(k->handle, at, bytes, value);
-}
-
-/* An OpenCL kernel's parameters, in order: for each buffer `__global uchar *base, ulong offset`, for each dim `long`, then
- * `long groups`. It is launched over one dimension of groups * lane_count work-items, lane_count in a group. */
-static int32_t set_all(cl_unit *u, cl_kernel *k, const smelt_kernel_desc *desc, const smelt_place *buffers, const int64_t *dims, int64_t groups) {
+/* An OpenCL kernel's parameters, in order: for each buffer `__global uchar *base`, then a struct of `long`: for each buffer its offset, for
+ * each dim its size. What is as it was is not set again. A kernel is launched over one dimension of groups * lane_count work-items,
+ * lane_count in a group. */
+static int32_t set_all(cl_unit *u, cl_kernel *k, const smelt_kernel_desc *desc, const smelt_place *buffers, const int64_t *dims) {
   int known = k->args && k->epoch == u->memory_epoch;
-  uint32_t at = 0;
+  uint32_t n = (uint32_t)desc->n_buffers, words = n + (uint32_t)desc->n_dims;
   int32_t code = 0;
-  for (int32_t i = 0; i < desc->n_buffers && !code; i++) {
-    code = set(u, k, known, at++, sizeof(cl_handle), &buffers[i].memory);
-    if (!code) code = set(u, k, known, at++, sizeof buffers[i].offset, &buffers[i].offset);
+  for (uint32_t i = 0; i < n && !code; i++) {
+    uint64_t word = (uint64_t)(uintptr_t)buffers[i].memory;
+    u->words[i] = (int64_t)buffers[i].offset;
+    if (known && k->args[words + i] == word) continue;
+    if (k->args) k->args[words + i] = word;
+    code = u->cl.clSetKernelArg(k->handle, i, sizeof(cl_handle), &buffers[i].memory);
   }
-  for (int32_t i = 0; i < desc->n_dims && !code; i++) code = set(u, k, known, at++, sizeof dims[i], &dims[i]);
-  if (!code) code = set(u, k, known, at, sizeof groups, &groups);
+  if (desc->n_dims) memcpy(u->words + n, dims, (size_t)desc->n_dims * sizeof *dims);
+  if (!code && !(known && memcmp(k->args, u->words, words * sizeof *u->words) == 0))
+    code = u->cl.clSetKernelArg(k->handle, n, words * sizeof *u->words, u->words);
+  if (k->args) memcpy(k->args, u->words, words * sizeof *u->words);
   k->epoch = code ? 0 : u->memory_epoch;
   return code;
 }
@@ -253,10 +293,10 @@ static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const
   cl_unit *u = state;
   size_t lanes = lanes_of(u, id), all = (size_t)groups * lanes;
   int32_t code = settle_reads(u);
-  if (!code) code = set_all(u, &u->kernels[id], &u->model->kernels[id], buffers, dims, groups);
+  if (!code) code = set_all(u, &u->kernels[id], &u->model->kernels[id], buffers, dims);
   cl_handle event = NULL;
   int timed = u->plain && u->n_timed < CL_TIMED;
-  if (!code) code = u->cl.clEnqueueNDRangeKernel(u->queue, u->kernels[id].handle, 1, NULL, &all, &lanes, 0, NULL, timed ? (void *)&event : NULL);
+  if (!code) code = u->cl.clEnqueueNDRangeKernel(u->queue, u->kernels[id].handle, 1, NULL, &all, &lanes, 0, NULL, timed ? (void *)&event : latest(u));
   if (!code && timed) u->timed[u->n_timed] = event;
   if (!code && u->plain) u->n_timed++;
   return code;
@@ -313,7 +353,7 @@ static int32_t append(cl_unit *u, cl_list *list, const smelt_command *c) {
   cl_kernel own = {.handle = u->cl.clCreateKernel(u->program, desc->name, &code)};
   if (!own.handle) return code;
   list->kernels[list->n++] = own.handle;
-  code = set_all(u, &own, desc, c->buffers, c->dims, c->groups);
+  code = set_all(u, &own, desc, c->buffers, c->dims);
   if (code) return code;
   return u->recording.clCommandNDRangeKernelKHR(list->buffer, NULL, NULL, own.handle, 1, NULL, &all, &lanes, 0, NULL, NULL, NULL);
 }
@@ -341,13 +381,13 @@ static int32_t submit(void *state, void *list) {
   int32_t code = settle_reads(u);
   if (!code) code = l->submitted > u->finishes && !u->simultaneous ? finish(u) : 0;
   l->submitted = u->finishes + 1;
-  if (!code) code = u->recording.clEnqueueCommandBufferKHR(0, NULL, l->buffer, 0, NULL, NULL);
+  if (!code) code = u->recording.clEnqueueCommandBufferKHR(0, NULL, l->buffer, 0, NULL, latest(u));
   return code ? code : u->cl.clFlush(u->queue);
 }
 
 const smelt_driver smelt_driver_opencl = {
     .name = "OpenCL", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
-    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish,
+    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .alone = alone, .launch = launch, .finish = finish,
     .flush = flush, .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
     .known = known, .adopt = adopt,
 };

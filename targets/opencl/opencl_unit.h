@@ -13,7 +13,7 @@ enum {
   CL_DEVICE_DOUBLE_FP_CONFIG = 0x1032, CL_EVENT_STATUS = 0x11D3, CL_QUEUE_PROFILING = 2, CL_PROFILING_START = 0x1282,
   CL_PROFILING_END = 0x1283,
   CL_MEM_READ_WRITE = 1, CL_MEM_READ_ONLY = 4, CL_MEM_USE_HOST_PTR = 8, CL_MEM_ALLOC_HOST_PTR = 16, CL_MEM_COPY_HOST_PTR = 32, CL_MAP_READ = 1,
-  CL_MAP_WRITE = 2
+  CL_MAP_WRITE = 2, CL_INVALID_KERNEL_NAME = -46
 };
 static const uint64_t CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
 
@@ -48,7 +48,7 @@ static const uint64_t CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
   X(int32_t, clGetEventProfilingInfo, (cl_handle, uint32_t, size_t, void *, size_t *))                                           \
   X(int32_t, clFlush, (cl_handle))                                                                                               \
   X(void *, clGetExtensionFunctionAddressForPlatform, (cl_handle, const char *))                                                 \
-  X(int32_t, clFinish, (cl_handle))                                                                                              \
+  X(int32_t, clGetMemObjectInfo, (cl_handle, uint32_t, size_t, void *, size_t *))                                                \
   X(int32_t, clReleaseMemObject, (cl_handle))                                                                                    \
   X(int32_t, clReleaseKernel, (cl_handle))                                                                                       \
   X(int32_t, clReleaseProgram, (cl_handle))                                                                                      \
@@ -88,6 +88,13 @@ static const struct {
 #define CL_RECORDING_SYMBOL(result, name, parameters) {#name, offsetof(cl_recording, name)},
     CL_RECORDING(CL_RECORDING_SYMBOL)};
 
+/* Memory that the host and the device see at once, where the device has it (OpenCL 2.0). */
+enum { CL_DEVICE_SVM_CAPABILITIES = 0x1053, CL_SVM_FINE_GRAIN = 1 << 1, CL_MEM_FINE_GRAIN = 1 << 10, CL_MEM_FLAGS = 0x1101, CL_MEM_HOST_PTR = 0x1103 };
+typedef struct {
+  void *(*allocate)(cl_handle, uint64_t, size_t, uint32_t);
+  void (*free)(cl_handle, void *);
+} cl_sharing;
+
 /* Where drivers live; the later ones are Android vendors' (the loader's own name is not public everywhere). */
 static const char *const driver_files[] = {"libOpenCL.so.1", "libOpenCL.so", "libOpenCL-pixel.so", "libGLES_mali.so", "libPVROCL.so",
                                            "/vendor/lib64/libOpenCL.so", "/vendor/lib64/egl/libGLES_mali.so",
@@ -96,7 +103,7 @@ static const char *const driver_files[] = {"libOpenCL.so.1", "libOpenCL.so", "li
 /* A kernel with the arguments that it was last given: those that stay are not set again. */
 typedef struct {
   cl_handle handle; /* NULL: of another unit */
-  uint64_t *args;   /* in order; NULL: unknown, all are to be set */
+  uint64_t *args;   /* its words, then its memories; NULL: unknown, all are to be set */
   uint64_t epoch;
 } cl_kernel;
 
@@ -122,16 +129,20 @@ typedef struct {
   uint32_t unit;
   cl_handle platform, device, context, queue, program;
   cl_kernel *kernels; /* per kernel id */
+  int64_t *words;     /* room for those of any kernel */
   uint64_t memory_epoch; /* how often memory has been given back: its handle may come again for another one */
   cl_recording recording; /* all NULL: the device does not record */
   int32_t simultaneous;   /* a list may be submitted while it runs */
   uint32_t unified;       /* the device's memory is the host's: weights are used where they are, and what crosses is not copied */
+  cl_sharing sharing;     /* NULL: the host sees the device's memory by commands alone */
   uint64_t finishes;
   cl_read *reads;
   uint32_t n_reads, room_reads;
+  int32_t alone; /* the driver refused chains */
   int32_t busy; /* it may be working */
   int32_t hung; /* it has not ended in time */
   cl_handle marks[CL_MARKS];  /* events of points, by number; of those that have a later one's place nobody knows */
+  cl_handle last;             /* the event of what was asked for last, where that is work; else NULL: a marker is put behind it */
   uint64_t marked;            /* the last point's number */
   cl_handle plain;            /* the queue that `queue` stands for while times are taken; else NULL */
   cl_handle timed[CL_TIMED];  /* events of launches since somebody asked */
@@ -162,6 +173,8 @@ static int32_t load_driver(smelt_rt *rt, cl_unit *u) {
     if (!at) return rt_error(rt, SMELT_DEVICE, "OpenCL: the driver has no %s, wanted OpenCL 1.2; update the driver", cl_symbols[i].name);
     memcpy((char *)&u->cl + cl_symbols[i].at, &at, sizeof at);
   }
+  void *allocate = dlsym(driver, "clSVMAlloc"), *free_it = dlsym(driver, "clSVMFree");
+  if (allocate && free_it) memcpy(&u->sharing.allocate, &allocate, sizeof allocate), memcpy(&u->sharing.free, &free_it, sizeof free_it);
   return SMELT_OK; /* never unloaded: drivers own threads */
 }
 
@@ -211,6 +224,9 @@ static int32_t create_context(smelt_rt *rt, cl_unit *u) {
   const char *weak = getenv("SMELT_OPENCL_WEAK");
   u->cl.clGetDeviceInfo(u->device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof u->unified, &u->unified, NULL);
   if (weak && strstr(weak, "unified=0")) u->unified = 0;
+  uint64_t able = 0;
+  code = u->cl.clGetDeviceInfo(u->device, CL_DEVICE_SVM_CAPABILITIES, sizeof able, &able, NULL);
+  if (code || !u->unified || !(able & CL_SVM_FINE_GRAIN) || (weak && strstr(weak, "shared=0"))) u->sharing = (cl_sharing){0};
   u->context = u->cl.clCreateContext(NULL, 1, &u->device, NULL, NULL, &code);
   if (!u->context) return cl_failed(rt, u, "clCreateContext", code);
   u->queue = u->cl.clCreateCommandQueue(u->context, u->device, 0, &code);
@@ -327,6 +343,20 @@ static int32_t check_doubles(smelt_rt *rt, cl_unit *u) {
                   text);
 }
 
+/* Without chains, whose parts are there as well. */
+static int32_t build_alone(cl_unit *u) {
+  char options[128];
+  snprintf(options, sizeof options, "%s -DALONE", options_of(u));
+  return u->cl.clBuildProgram(u->program, 1, &u->device, options, NULL, NULL);
+}
+
+static int is_chain(const smelt_model_desc *m, uint32_t id) {
+  for (uint32_t i = 0; i < m->n_kernels; i++)
+    for (int32_t k = 0; k < m->kernels[i].n_chains; k++)
+      if ((uint32_t)m->kernels[i].chains[k].kernel == id) return 1;
+  return 0;
+}
+
 static int32_t build_program(smelt_rt *rt, cl_unit *u) {
   int32_t code = check_doubles(rt, u);
   const char *text = u->desc->code;
@@ -339,25 +369,34 @@ static int32_t build_program(smelt_rt *rt, cl_unit *u) {
   u->program = u->cl.clCreateProgramWithSource(u->context, 1, &text, &length, &code);
   if (!u->program) return cl_failed(rt, u, "clCreateProgramWithSource", code);
   code = u->cl.clBuildProgram(u->program, 1, &u->device, options_of(u), NULL, NULL);
+  if (code && !build_alone(u)) code = 0;
   if (!code && keeps) keep_binary(rt, u, key);
   return code ? refused(rt, u, code) : SMELT_OK;
 }
 
 static int32_t create_kernels(smelt_rt *rt, cl_unit *u) {
+  size_t words = 0;
   for (uint32_t i = 0; i < u->model->n_kernels; i++) {
     const smelt_kernel_desc *kernel = &u->model->kernels[i];
     if ((uint32_t)kernel->unit != u->unit) continue;
     int32_t code = 0;
     u->kernels[i].handle = u->cl.clCreateKernel(u->program, kernel->name, &code);
+    if (code == CL_INVALID_KERNEL_NAME && is_chain(u->model, i)) {
+      u->alone = 1;
+      continue;
+    }
     if (!u->kernels[i].handle) return cl_failed(rt, u, kernel->name, code);
-    u->kernels[i].args = malloc(((size_t)kernel->n_buffers * 2 + (size_t)kernel->n_dims + 1) * sizeof *u->kernels[i].args);
+    size_t own = (size_t)kernel->n_buffers * 2 + (size_t)kernel->n_dims;
+    u->kernels[i].args = malloc(own * sizeof *u->kernels[i].args);
+    if (own > words) words = own;
     size_t most = 0;
     code = u->cl.clGetKernelWorkGroupInfo(u->kernels[i].handle, u->device, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, NULL);
     if (!code && (size_t)kernel->lane_count > most)
       return rt_error(rt, SMELT_DEVICE, "OpenCL device '%s': kernel '%s' wants groups of %d work-items, the device does at most %llu; compile for smaller groups",
                       u->name, kernel->name, (int)kernel->lane_count, (unsigned long long)most);
   }
-  return SMELT_OK;
+  u->words = malloc(words * sizeof *u->words + 1);
+  return u->words ? SMELT_OK : rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for a device session; close others");
 }
 
 /* Never a failure: a device that does not record gets its launches one by one. */

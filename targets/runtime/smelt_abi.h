@@ -43,6 +43,14 @@ typedef struct {
 enum { SMELT_MAX_THREADS = 128 };
 typedef void (*smelt_kernel_fn)(const int64_t *args, int64_t lo, int64_t hi, int64_t place);
 
+/* A kernel that does one and its neighbours in one launch of one group, as that one finds it: it has the buffers that the part reads alone
+ * from `read` on, the others from `written` on, and at its dim `dim` 1 where the part takes part, else 0; the dims of the part follow.
+ * Parts run in the order of that dim. */
+typedef struct {
+  int32_t kernel;
+  int32_t dim, read, written;
+} smelt_chain_part;
+
 typedef struct {
   const char *name;
   smelt_kernel_fn fn;      /* CPU; on other units NULL, or what the driver calls */
@@ -53,12 +61,9 @@ typedef struct {
   int32_t lane_count;      /* work-items of a group, 1 on the CPU */
   int32_t grain;           /* least groups that are worth a claim by a thread */
   int32_t group_bytes;     /* memory of a group that its code does not declare, to be asked for at each launch */
-  /* A kernel that does this one and its neighbours in one launch of one group, plus 1; 0: none. It has the buffers that this one reads
-   * alone from chain_read on, the others from chain_written on, and at its dim chain_dim 1 where this one takes part, else 0; the dims of
-   * this one follow. A launch of more than chain_groups groups is one of its own. Parts run in the order of their chain_dim. */
-  int32_t chain;
-  int32_t chain_dim, chain_read, chain_written;
-  int64_t chain_groups;
+  int32_t n_chains;        /* what this one is a part of */
+  const smelt_chain_part *chains;
+  int64_t chain_groups;    /* a launch of more groups is one of its own */
 } smelt_kernel_desc;
 
 typedef struct {

@@ -9,9 +9,10 @@ enum { MOST_WORDS = 1 << 20, STAGING_BYTES = 1 << 16, COPY = -1, NO_KERNEL = -1,
 
 static void look_at_kernels(rt_unit *u, uint32_t number) {
   const char *why = NULL;
+  int alone = u->driver->alone && u->driver->alone(u->state);
   for (uint32_t i = 0; i < u->model->n_kernels; i++) {
     if ((uint32_t)u->model->kernels[i].unit != number) continue;
-    u->chains |= u->model->kernels[i].chain != 0;
+    u->chains |= !alone && u->model->kernels[i].n_chains != 0;
     if (!rt_unit_form(u, (int32_t)i, &why)) continue;
     u->session->traffic.kernel_forms++;
     u->session->traffic.lesser_forms += *why != 0;

@@ -55,12 +55,12 @@ class OnDevice:
         packed = [np.frombuffer(bordered(a, margin), np.uint8) for a in arrays]
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         memory = [cl.Buffer(ctx, flags, hostbuf=p) for p in packed]
-        args: list[Any] = [x for m in memory for x in (m, np.uint64(margin))]
-        args += [np.int64(dims[d.name]) for d in k.dims]
+        words = np.array([margin] * len(memory) + [dims[d.name] for d in k.dims], np.int64)
+        args = [*memory, np.void(words.tobytes())]
         for s, part, entry in zip(k.body, self.parts, self.entries, strict=True):
             if groups := group_count(s).evaluate(dims):
                 size = (groups * part.lanes,), (part.lanes,)
-                entry(queue, *size, *args, np.int64(groups))
+                entry(queue, *size, *args)
         after = [np.empty_like(p) for p in packed]
         for back, m in zip(after, memory, strict=True):
             cl.enqueue_copy(queue, back, m)

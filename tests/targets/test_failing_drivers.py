@@ -15,6 +15,7 @@ from boards import needs_opencl, needs_vulkan
 from installed import program_path
 
 from smelt.compiler import compile_here
+from smelt.core.bundle import read_bundle
 from smelt.driver import Request
 
 SHIM = Path(__file__).parent / "runtime_c" / "failing.c"
@@ -185,6 +186,20 @@ def test_a_kernel_that_a_driver_refuses(
     ]
     assert all(str(p.with_suffix("")) in said[0] and p.stat().st_size for p in kept)
     assert run(bundle(bundles, device, True), "0,1", shims[device], **refused)[0].startswith("ran on the cpu")
+
+
+@needs_opencl
+def test_parts_of_a_chain_that_a_driver_refuses(
+    shims: dict[str, tuple[Path, str]], bundles: Path, tmp_path: Path
+) -> None:
+    """They are launches of their own, also where the program without it comes from the cache."""
+    made = bundle(bundles, "opencl")
+    assert b"void k_chain(" in (made / read_bundle(made).manifest["library"]["file"]).read_bytes()
+    env = {"REFUSES": "k_chain", "SMELT_CACHE": str(tmp_path), "SMELT_OPENCL_BINARIES": "1"}
+    for _ in range(2):
+        said = run(made, "0,1,2", shims["opencl"], **env)
+        assert said == ["ran on the device"] * 2 + ["closed"]
+    assert not (tmp_path / "refused").exists()
 
 
 @needs_vulkan

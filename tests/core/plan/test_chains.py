@@ -1,9 +1,11 @@
-"""Launches of a program become chains, and none of them is in two."""
+"""Launches of a program become chains, each of them a part of two at most."""
 
 from __future__ import annotations
 
+import pytest
+
 from smelt.core.ir.text import parse_kernel
-from smelt.core.plan.chains import find_chains
+from smelt.core.plan.chains import ROW_CHAINS, find_chains
 from smelt.core.plan.program import Entry, Launch
 from smelt.targets.opencl.machine import MACHINE
 
@@ -20,16 +22,26 @@ def chained(order: str) -> list[str]:
     steps = [Launch(names.index(name), (), (), ()) for name in order]
     rows = [Entry(name, 0, 1) for name in names]
     found = find_chains([(steps, range(len(names)))], rows, kernels, [None, MACHINE])
-    made: dict[int, str] = {}
-    for row in sorted(found.parts, key=lambda n: found.parts[n].place.taking_part):
-        made[found.parts[row].chain] = made.get(found.parts[row].chain, "") + names[row]
+    made: dict[int, dict[int, str]] = {}
+    for row, parts in found.parts.items():
+        assert len({p.chain for p in parts}) == len(parts) <= ROW_CHAINS
+        for p in parts:
+            made.setdefault(p.chain, {})[p.place.taking_part] = names[row]
     said = [k.schedule.removeprefix("chain ").replace(".0", "").replace(" ", "") for k in found.kernels]
-    assert said == [made[n] for n in sorted(made)]
+    assert said == ["".join(own[n] for n in sorted(own)) for _, own in sorted(made.items())]
     return said
 
 
-def test_what_comes_again_is_in_one_chain() -> None:
-    assert chained("abc") == ["abc"]
-    assert chained("abcbd") == ["abc"]
-    assert chained("abcbde") == ["abc", "de"]
-    assert chained("abcacbde") == ["abc", "de"]
+@pytest.mark.parametrize(
+    ("order", "chains"),
+    [
+        ("abc", ["abc"]),
+        ("abcabc", ["abc"]),  # what comes again is the chain of the first ones
+        ("abcac", ["abc"]),
+        ("abcbde", ["abc", "bde"]),
+        ("abcbdebf", ["abc", "bde"]),  # b is in two
+        ("abcdeacfg", ["abcde", "fg"]),  # a and c are a launch of the first
+    ],
+)
+def test_what_is_in_which_chain(order: str, chains: list[str]) -> None:
+    assert chained(order) == chains

@@ -3,7 +3,7 @@
 static inline long smelt_index_max(long a, long b) { return a > b ? a : b; }
 static inline long smelt_index_min(long a, long b) { return a < b ? a : b; }
 
-#if !defined(ONE) || defined(ONE_k_chain)
+#if !defined(ONE) && !defined(ALONE) || defined(ONE_k_chain)
 __attribute__((noinline))
 static void s_k_chain_0(const long lane, __global const float *p_x, __global float *p_a, const long n_on__0, const long n_n__0) {
   if (1L <= n_on__0) {
@@ -50,24 +50,21 @@ static void s_k_chain_2(const long lane, __global float *p_b, __global float *p_
   }
 }
 
+typedef struct { long v[10]; } words_k_chain;
 /* chain */
 __kernel __attribute__((reqd_work_group_size(48, 1, 1)))
 void k_chain(
-    __global uchar *b0, ulong b0_at,
-    __global uchar *b1, ulong b1_at,
-    __global uchar *b2, ulong b2_at,
-    __global uchar *b3, ulong b3_at,
-    long n_on__0,
-    long n_n__0,
-    long n_on__1,
-    long n_n__1,
-    long n_on__2,
-    long n_n__2,
-    long groups) {
-  __global const float *p_x = (__global const float *)(b0 + b0_at);
-  __global float *p_a = (__global float *)(b1 + b1_at);
-  __global float *p_b = (__global float *)(b2 + b2_at);
-  __global float *p_y = (__global float *)(b3 + b3_at);
+    __global uchar *b0, __global uchar *b1, __global uchar *b2, __global uchar *b3, const words_k_chain w) {
+  __global const float *p_x = (__global const float *)(b0 + w.v[0]);
+  __global float *p_a = (__global float *)(b1 + w.v[1]);
+  __global float *p_b = (__global float *)(b2 + w.v[2]);
+  __global float *p_y = (__global float *)(b3 + w.v[3]);
+  const long n_on__0 = w.v[4];
+  const long n_n__0 = w.v[5];
+  const long n_on__1 = w.v[6];
+  const long n_n__1 = w.v[7];
+  const long n_on__2 = w.v[8];
+  const long n_n__2 = w.v[9];
   const long lane = get_local_id(0);
   s_k_chain_0(lane, p_x, p_a, n_on__0, n_n__0);
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);

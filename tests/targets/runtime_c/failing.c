@@ -62,7 +62,7 @@ enum { OUT_OF_RESOURCES = -5 };
   X(clGetKernelWorkGroupInfo) X(clSetKernelArg) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer)            \
   X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject) X(clEnqueueMarkerWithWaitList) X(clGetEventInfo) X(clReleaseEvent)             \
   X(clGetEventProfilingInfo) X(clFlush)                                                                                          \
-  X(clFinish) X(clReleaseMemObject) X(clReleaseKernel) X(clReleaseProgram) X(clReleaseCommandQueue) X(clReleaseContext)
+  X(clGetMemObjectInfo) X(clReleaseMemObject) X(clReleaseKernel) X(clReleaseProgram) X(clReleaseCommandQueue) X(clReleaseContext)
 #define JUMP(name)                                             \
   static __attribute__((used)) void *at_##name;                \
   __asm__(".globl " #name "\n.type " #name ", @function\n" #name ": jmp *at_" #name "(%rip)\n");
@@ -91,7 +91,8 @@ void *clCreateProgramWithSource(void *context, uint32_t n, const char **texts, c
   const char *name = getenv("REFUSES");
   char wrong[600];
   if (!name) return make(context, n, texts, lengths, code);
-  snprintf(wrong, sizeof wrong, "\n#if !defined(ONE) || defined(ONE_%.200s)\nno C at all;\n#endif\n", name);
+  const char *all_of = strstr(name, "chain") ? "!defined(ONE) && !defined(ALONE)" : "!defined(ONE)";
+  snprintf(wrong, sizeof wrong, "\n#if %s || defined(ONE_%.200s)\nno C at all;\n#endif\n", all_of, name);
   const char *both[] = {texts[0], wrong};
   const size_t sizes[] = {lengths[0], strlen(wrong)};
   return make(context, 2, both, sizes, code);
