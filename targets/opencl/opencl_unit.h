@@ -327,7 +327,7 @@ static int32_t refused(smelt_rt *rt, cl_unit *u, int32_t code) {
 }
 
 /* Code that needs doubles says so, and for which kernels, in its first line. SMELT_OPENCL_WEAK, which tests set, plays a device
- * without them ("fp64=0"), or one with memory of its own ("unified=0"). */
+ * without them ("fp64=0"), one with memory of its own ("unified=0"), or one that the host sees by commands alone ("shared=0"). */
 static int32_t check_doubles(smelt_rt *rt, cl_unit *u) {
   static const char head[] = "/* fp64: ";
   const char *text = u->desc->code, *weak = getenv("SMELT_OPENCL_WEAK");
