@@ -50,38 +50,45 @@ STEPS_PIECE = 64
 """Steps of the run that one function does: LLVM's time and memory grow faster than a function does."""
 
 
-def host_text(
-    linked: Linked, rows: Sequence[KernelRow], options: HostOptions, declared: dict[str, str]
-) -> str:
-    """The host code of a library. rows: of its kernel table. `declared` collects declarations."""
+@dataclass(frozen=True, slots=True)
+class HostCode:
+    """The host code of a library in two parts, each with its declarations by symbol. plans: what runs when a
+    shape has changed. run: what every run does, and the descriptor; it declares the plans' symbols only
+    where they are `apart`."""
+
+    plans: str
+    run: str
+    declared: tuple[dict[str, str], dict[str, str]]
+    apart: dict[str, str]
+
+
+def host_code(linked: Linked, rows: Sequence[KernelRow], options: HostOptions) -> HostCode:
+    """The host code of a library. rows: of its kernel table."""
+    plans: list[str] = []
     parts: list[str] = []
     checks: list[Sequence[CheckText]] = []
+    early: dict[str, str] = {}
+    late: dict[str, str] = {}
     for number, entry in enumerate(linked.all_entries):
-        texts, found = _entry(entry, number, declared)
-        parts += texts
-        checks.append(found)
-    return "\n\n".join([*parts, *descriptor(linked, checks, rows, options)]) + "\n"
-
-
-def _entry(
-    entry: EntryPoint, number: int, declared: dict[str, str]
-) -> tuple[list[str], Sequence[CheckText]]:
-    """The functions of an entry, and its checks."""
-    program, facts = entry.program, module_facts(entry.module)
-    checks = _Checks(list(program.checks))
-    plan = _Plan(program, facts, declared, checks).body()
-    signature = "ptr %rt, ptr %shapes, ptr %slots"
-    return [
-        _function(entry_symbol(number, "plan"), signature, plan),
-        *_run(entry, number, facts, declared, checks),
-    ], tuple(checks.rows)
+        facts, found = module_facts(entry.module), _Checks(list(entry.program.checks))
+        plan = _Plan(entry.program, facts, early, found).body()
+        plans.append(_function(entry_symbol(number, "plan"), _PLAN, plan, "hidden"))
+        parts += _run(entry, number, facts, late, found)
+        checks.append(tuple(found.rows))
+    names = [f"smelt_{entry_symbol(n, 'plan')}" for n in range(len(plans))]
+    whole = "\n\n".join([*parts, *descriptor(linked, checks, rows, options)]) + "\n"
+    apart = {n: f"declare hidden i32 @{n}({_PLAN})" for n in names}
+    return HostCode("\n\n".join(plans) + "\n", whole, (early, late), apart)
 
 
 # ---------------------------------------------------------------- functions
 
 
-def _function(name: str, parameters: str, body: str) -> str:
-    return f"define internal i32 @smelt_{name}({parameters}) nounwind {{\n{body}\n}}"
+_PLAN = "ptr %rt, ptr %shapes, ptr %slots"
+
+
+def _function(name: str, parameters: str, body: str, linkage: str = "internal") -> str:
+    return f"define {linkage} i32 @smelt_{name}({parameters}) nounwind {{\n{body}\n}}"
 
 
 @dataclass

@@ -20,7 +20,7 @@ from smelt.targets.cpu_features import required
 from smelt.targets.llvm.compile import assembly, compile_object
 from smelt.targets.llvm.descriptor import HostOptions, KernelRow, UnitRow
 from smelt.targets.llvm.emit import IrText, emit_kernel, emit_shared, function_name, merged
-from smelt.targets.llvm.host import host_text
+from smelt.targets.llvm.host import host_code
 from smelt.targets.llvm.machines import Cpu, cpu_for, machine_for
 from smelt.targets.llvm.sharing import share_code
 from smelt.targets.platform import TargetSpec
@@ -36,9 +36,10 @@ KERNELS, BATCHES = 256, 64
 FORK_KERNELS = 8
 """Kernels whose text takes longer than a fork does."""
 
-LONG_HOST = 1 << 20
-"""Characters of the host program's text (some 370 per launch) from which on it is not optimised: 10,000
-launches then take 0.4 s and 178 bytes each, not 2.5 s and 79 (benchmarks/results/compile_time.md)."""
+LONG_HOST = 1 << 18
+"""Characters of the text of runs (some 500 per launch) from which on it is not optimised: a launch then takes
+0.1 ms to compile, not 0.9, and 8 ns longer (benchmarks/results/compile_time.md). What runs for new shapes is
+optimised only where all is one object: the formulas of a large model took as long as a level's kernels."""
 
 ProcessorText: TypeAlias = "tuple[str, IrText]"
 """The name of a processor, and code for it."""
@@ -106,25 +107,27 @@ class LlvmTarget:
             name, prefix, threads, keep_subnormals, weights_sha256, units, weights_sums, features
         )
         rows = [_row(linked.kernels[e.kernel], e, codes) for e in linked.rows]
-        declared: dict[str, str] = {}
-        host = IrText((host_text(linked, rows, options, declared),), declared)
+        host = host_code(linked, rows, options)
+        plans, runs = (
+            IrText((t,), declared) for t, declared in zip((host.plans, host.run), host.declared, strict=True)
+        )
         names = {row.function: e.unit for e, row in zip(linked.rows, rows, strict=True)}
         functions = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names if n}
         others = {n: text for n, text in functions.items() if names[n]}
-        beside = IrText(host.functions, {**host.declared, **others})
+        beside = merged((plans, IrText(runs.functions, {**runs.declared, **others})))
         batches = _batches(texts(levels, spread))
         first = list(islice(batches, 2))
-        size = sum(t.size for t in (*(batch for _, batch in first), host))
-        if len(levels) == 1 and len(first) < 2 and size <= BATCH and host.size < LONG_HOST:
+        size = sum(t.size for t in (*(batch for _, batch in first), beside))
+        if len(levels) == 1 and len(first) < 2 and size <= BATCH and runs.size < LONG_HOST:
             objects = [_object(merged((*(batch for _, batch in first), beside)), cpu, name)]
         else:
-            calls = IrText(host.functions, {**host.declared, **functions})
+            calls = IrText(runs.functions, {**runs.declared, **host.apart, **functions})
             opt = 2 if calls.size < LONG_HOST else 0
             kernels = ((text, cpus[p], 2) for p, text in chain(first, batches))
-            objects, rest = [], chain([(calls, cpu, opt)], kernels)
+            objects, rest = [], chain([(calls, cpu, opt), (plans, cpu, 0)], kernels)
             while part := list(islice(rest, BATCHES)):
                 objects += spread(lambda item: _object(item[0], item[1], name, item[2]), part)
-            objects.append(objects.pop(0))  # the host's code lies last
+            objects = [*objects[2:], *objects[:2]]  # the host's code lies last
         code = join_objects([*objects, *(o for c in codes for o in c.objects)])
 
         def whole(processor: str) -> str:
