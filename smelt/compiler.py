@@ -115,7 +115,7 @@ def lower(
     spread: SpreadOut = serially,
 ) -> Lowered:
     """Import (unless `begun` is given), optimise, schedule and plan; code comes later. spread: computes the
-    schedules and the plans of several variants. Raises SmeltError."""
+    schedules. Raises SmeltError."""
     if begun is None:
         progress("import")
         begun = begin(request)
@@ -130,7 +130,7 @@ def lower(
     made = _scheduled(request, own, progress, spread)[::-1]
     progress("plan")
     units = {unit: machine for v in variants for unit, machine in v.units.items()}
-    linked = link([(f.processor, _arranged(request, f.done)) for f in made], spread, units)
+    linked = link([(f.processor, _arranged(request, f.done)) for f in made], units)
     every = [c for f in made for c in f.done.values()]
     before, asked = tuple(c.unscheduled for c in every), tuple(a for c in every for a in c.asked.values())
     return Lowered(tuple(made[0].done.values()), linked, made[0].machine, spec, before, asked)

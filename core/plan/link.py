@@ -6,6 +6,7 @@ equal is put in one place: kernels, weights by their bytes, working memory, stat
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -24,7 +25,6 @@ from smelt.core.plan.program import Entry as Row
 from smelt.core.plan.program import HostProgram, StatePair
 from smelt.core.plan.stages import Home
 from smelt.core.plan.state import StateUse
-from smelt.core.spread import SpreadOut, serially
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,11 @@ Arranged: TypeAlias = "tuple[str, Module, Sequence[StateUse]]"
 
 def link(
     variants: Sequence[tuple[str, Sequence[Arranged]]],
-    spread: SpreadOut = serially,
     machines: Mapping[str, Machine] = MappingProxyType({}),
 ) -> Linked:
     """Plan each module and put together what they share. variants: the processor and the entries of each,
-    which are the same ones in the same order. spread: makes the plans. machines: of units besides the CPU,
-    where launches may be chained."""
+    which are the same ones in the same order. machines: of units besides the CPU, where launches may be
+    chained."""
     modules = [m for _, own in variants for m in own]
     processors = [processor for processor, own in variants for _ in own]
     many = [[f"{name}_{n}" if n else name for name, _, _ in own] for n, (_, own) in enumerate(variants)]
@@ -130,7 +129,8 @@ def link(
     if len(shared) > 1:
         parts = common_of([(m, timeline(m.main)) for m in shared])
     asked = [(m, uses, common) for m, (_, _, uses), common in zip(shared, modules, parts, strict=True)]
-    programs = spread(lambda a: make_plan(a[0], module_facts(a[0]), states=a[1], common=a[2]), asked)
+    # one after the other: variants ask the prover the same, and long formulas take longer from a fork to here
+    programs = [make_plan(m, module_facts(m), states=uses, common=common) for m, uses, common in asked]
     rows = list(dict.fromkeys(row for p in programs for row in p.entries))
     named = [(m, name) for m, p in zip(shared, programs, strict=True) for name in p.libraries]
     libraries = {name: m.libraries[name] for m, name in named}
@@ -238,16 +238,16 @@ def _with_common_kernels(modules: Sequence[tuple[str, str, Module]]) -> tuple[li
         units = {str(n.attr("kernel")): n.unit for n in module.calls()}
         units |= {c.kernel: units.get(k.name, CPU) for k in module.kernels.values() for c in k.hot}
         names: dict[str, str] = {}
+        own_kernels = dict(module.kernels)
         for name in sorted(module.kernels, key=lambda n: bool(module.kernels[n].hot)):  # cases first
             kernel = _with_cases(module.kernels[name], names)
             unit = units.get(name, CPU)
             key = (kernel.with_(name="", origin=""), unit, processor if unit == CPU else "")
-            if key not in known:
-                taken = {*named, *module.kernels}
-                known[key] = fresh_name(f"{name}_{entry}", taken) if name in named else name
-                named[known[key]] = kernel.with_(name=known[key])
-                processors[known[key]] = processor
-            names[name] = known[key]
+            new = fresh_name(f"{name}_{entry}", ChainMap(named, own_kernels)) if name in named else name
+            names[name] = own = known.setdefault(key, new)  # which hashes all of the kernel
+            if own not in named:
+                named[own] = kernel.with_(name=own)
+                processors[own] = processor
         done.append(_renamed(module, names, named))
     return done, processors
 
