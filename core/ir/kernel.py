@@ -274,8 +274,10 @@ def walk_expr(e: Expr) -> Iterator[Expr]:
     while left:
         e = left.pop()
         yield e
-        below = children(e)
-        left += below[::-1] if len(below) > 1 else below
+        if isinstance(e, Call):  # most have no other parts: without a call of `children` for each
+            left += e.args[::-1]
+        elif not isinstance(e, Const | Index):
+            left += children(e)[::-1]
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

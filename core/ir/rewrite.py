@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import TypeAlias, cast
 
 from smelt.core.dim import Dim, DimLike, sym
@@ -62,6 +63,11 @@ def map_expr(e: Expr, fn: Callable[[Expr], Expr]) -> Expr:
     return fn(e)
 
 
+def with_args(e: Call, args: Sequence[Expr]) -> Call:
+    """The call with these arguments; itself where they are its own, since to make one takes a microsecond."""
+    return e if all(map(is_, args, e.args)) else Call(e.fn, tuple(args), e.dtype)
+
+
 def map_expr_dims(e: Expr, fn: DimFn) -> Expr:
     """fn applied to every Dim of an expression: indices, guards, axis extents, clamps."""
     if isinstance(e, Index):
@@ -70,7 +76,7 @@ def map_expr_dims(e: Expr, fn: DimFn) -> Expr:
         other = None if e.otherwise is None else map_expr_dims(e.otherwise, fn)
         return Load(e.buffer, _dims(e.index, fn), e.dtype, map_guard(e.guard, fn), other)
     if isinstance(e, Call):
-        return Call(e.fn, tuple([map_expr_dims(a, fn) for a in e.args]), e.dtype)
+        return with_args(e, [map_expr_dims(a, fn) for a in e.args])
     if isinstance(e, Reduce):
         axes = tuple([Axis(a.var, fn(a.extent)) for a in e.axes])
         return Reduce(e.kind, axes, map_expr_dims(e.body, fn), e.dtype, e.last)
@@ -88,11 +94,13 @@ def substitute_expr(e: Expr, mapping: Mapping[str, DimLike]) -> Expr:
     if isinstance(e, Index):
         return Index(e.dim.substitute(mapping), e.dtype)
     if isinstance(e, Load):
-        other = None if e.otherwise is None else substitute_expr(e.otherwise, mapping)
         index = tuple([d.substitute(mapping) for d in e.index])
+        if not e.guard and e.otherwise is None and all(map(is_, index, e.index)):
+            return e
+        other = None if e.otherwise is None else substitute_expr(e.otherwise, mapping)
         return Load(e.buffer, index, e.dtype, substitute_guard(e.guard, mapping), other)
     if isinstance(e, Call):
-        return Call(e.fn, tuple([substitute_expr(a, mapping) for a in e.args]), e.dtype)
+        return with_args(e, [substitute_expr(a, mapping) for a in e.args])
     if isinstance(e, Reduce):
         # An axis' extent is outside the scope of the axes.
         axes = tuple([Axis(a.var, a.extent.substitute(mapping)) for a in e.axes])

@@ -145,7 +145,8 @@ class _Scheduling:
     hot: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     asked: dict[str, Recalled] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
-    done: dict[Hashable, _Decided] = field(default_factory=dict)
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    done: list[_Decided] = field(default_factory=list)
     found: dict[_Use, _Decided] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -250,18 +251,20 @@ class _Scheduling:
     def _ask(self, uses: Iterable[_Use]) -> None:
         """Find the kernel for each use, without a name, and its decisions; kernels of equal structure are
         scheduled once."""
-        wanted: dict[Hashable, tuple[Question, Machine]] = {}
-        keys: dict[_Use, Hashable] = {}
+        wanted: list[tuple[Question, Machine]] = []
+        keys: dict[_Use, int] = {}
         for use in uses:
             if use not in self.found:
                 asked = self._question(use)
-                # hashed whole, so it is looked up no oftener than it must be
-                keys[use] = key = (asked.kernel, use.unit, use.constants, use.laid)
-                if key not in self.done:
-                    wanted[key] = asked, self.units.get(use.unit, self.machine)
-        made = self.spread(_answer, list(wanted.values()), FORK_QUESTIONS)
-        self.done.update((key, (k, _decisions(k))) for key, k in zip(wanted, made, strict=True))
-        self.found.update((use, self.done[key]) for use, key in keys.items())
+                # hashed whole, so it is looked up once
+                new = len(self.numbers)
+                key = (asked.kernel, use.unit, use.constants, use.laid)
+                keys[use] = number = self.numbers.setdefault(key, new)
+                if number == new:
+                    wanted.append((asked, self.units.get(use.unit, self.machine)))
+        made = self.spread(_answer, wanted, FORK_QUESTIONS)
+        self.done += [(k, _decisions(k)) for k in made]
+        self.found.update((use, self.done[number]) for use, number in keys.items())
 
     def _scheduled(self, use: _Use) -> _Decided:
         """What `_ask` finds for one use."""

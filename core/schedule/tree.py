@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import gcd
+from operator import attrgetter
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import YES, Dim, Facts, SymbolAtom, sym, to_dim
+from smelt.core.dim import YES, Dim, Facts, sym, to_dim
 from smelt.core.ir.analysis.scope import enter, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
@@ -31,7 +32,7 @@ from smelt.core.ir.kernel import (
     walk,
     walk_expr,
 )
-from smelt.core.ir.rewrite import Body, bound_symbols, local_buffers, with_body
+from smelt.core.ir.rewrite import Body, bound_symbols, local_buffers, with_args, with_body
 
 
 class ScheduleError(SmeltError):
@@ -143,7 +144,7 @@ def map_loads(e: Expr, facts: Facts, fn: LoadFn) -> Expr:
         other = None if e.otherwise is None else map_loads(e.otherwise, facts, fn)
         return fn(e if other is e.otherwise else replace(e, otherwise=other), facts)
     if isinstance(e, Call):
-        return Call(e.fn, tuple([map_loads(a, facts, fn) for a in e.args]), e.dtype)
+        return with_args(e, [map_loads(a, facts, fn) for a in e.args])
     if isinstance(e, Reduce):
         return replace(e, body=map_loads(e.body, enter(facts, e.axes), fn))
     if isinstance(e, Let):
@@ -200,17 +201,18 @@ def guard_body(kernel: Kernel, body: Body, facts: Facts, bound: Bound, tail: boo
 # ---------------------------------------------------------------- simplification
 
 
-def _plain(d: Dim) -> bool:
-    return all(isinstance(a, SymbolAtom) for _, mono in d.terms() for a, _ in mono)
+_DEPTH = attrgetter("depth")
 
 
 def simplify_dim(d: Dim, facts: Facts) -> Dim:
     """d with what the facts decide about its divisions, minima and maxima."""
-    return d if d.is_const or _plain(d) else facts.simplify(d)
+    return facts.simplify(d) if d.depth else d
 
 
 def _guard(guard: tuple[Bound, ...], facts: Facts) -> tuple[Bound, ...] | None:
     """The bounds that are not proved, each once, simplified; None when one never holds."""
+    if not guard:
+        return guard
     kept: list[Bound] = []
     for b in guard:
         b = Bound(*(simplify_dim(d, facts) for d in (b.low, b.index, b.high)))
@@ -250,6 +252,8 @@ def _decided(e: Call, facts: Facts) -> Expr:
 def tidy_expr(e: Expr, facts: Facts) -> Expr:
     """Index expressions simplified, guards that always hold dropped."""
     if isinstance(e, Load):
+        if not e.guard and e.otherwise is None and not any(map(_DEPTH, e.index)):
+            return e
         guard = _guard(e.guard, facts)
         if guard is None:
             zero = Const(0.0 if e.dtype.is_float else e.dtype.category != "bool" and 0, e.dtype)
@@ -260,7 +264,7 @@ def tidy_expr(e: Expr, facts: Facts) -> Expr:
     if isinstance(e, Index):
         return Index(simplify_dim(e.dim, facts), e.dtype)
     if isinstance(e, Call):
-        return _decided(Call(e.fn, tuple([tidy_expr(a, facts) for a in e.args]), e.dtype), facts)
+        return _decided(with_args(e, [tidy_expr(a, facts) for a in e.args]), facts)
     if isinstance(e, Reduce):
         axes = tuple(Axis(a.var, simplify_dim(a.extent, facts)) for a in e.axes)
         return replace(e, axes=axes, body=tidy_expr(e.body, enter(facts, axes)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from smelt.core.dim import Dim, FloorDiv, Max, Min, Mod, to_dim
+from smelt.core.dim.atoms import CACHE
 from smelt.core.ir.analysis.products import factors, strip_casts
 from smelt.core.ir.analysis.traits import heavy
 from smelt.core.ir.kernel import (
@@ -124,7 +125,8 @@ def _divisors(d: Dim, var: str) -> set[int]:
     return found
 
 
-def flat_stride(shape: Sequence[Dim], index: Sequence[Dim], var: str) -> Dim | None:
+@lru_cache(CACHE)
+def flat_stride(shape: tuple[Dim, ...], index: tuple[Dim, ...], var: str) -> Dim | None:
     """The coefficient of var in the row-major position, or None."""
     flat, scale = to_dim(0), to_dim(1)
     for n, i in zip(reversed(shape), reversed(index), strict=True):
