@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+WARM = Path(__file__).with_name("warm.py")
 FLOORS = ("core", "importer", "families", "targets", "devicefarm", "smelt")
 FAKE = (ROOT / "tests/support/fake_device/target.py", ROOT / "tests/targets/runtime_c/fake_driver.c")
 """A device that needs no hardware, as a folder of targets/."""
@@ -35,6 +40,34 @@ class Checkout:
             [sys.executable, *words], cwd=self.path, env=env, capture_output=True, text=True,
             timeout=timeout, check=False,
         )  # fmt: skip
+
+    def script(
+        self, code: str, *words: str, timeout: float = 900, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Like `python -c`, in a fork of a process that has imported the copy once for all scripts, and has
+        a `compiled` for scripts (warm.py). more: of the environment, none of it for the dynamic linker. What
+        a script prints stands with its errors."""
+        warm, log = _warm(self.path), self.path / "script.log"
+        log.write_bytes(b"")
+        work = {"code": code, "arguments": words, "environment": {**os.environ, **more}, "output": str(log)}
+        assert warm.stdin is not None and warm.stdout is not None
+        warm.stdin.write(f"{json.dumps(work)}\n".encode())
+        warm.stdin.flush()
+        if not select.select([warm.stdout], [], [], timeout)[0]:
+            os.killpg(warm.pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(words, timeout, stderr=log.read_text("utf-8", "replace"))
+        status = int(warm.stdout.readline())
+        return subprocess.CompletedProcess(words, status, "", log.read_text("utf-8", "replace"))
+
+
+@functools.cache
+def _warm(copy: Path) -> subprocess.Popen[bytes]:
+    """The process that forks scripts; it ends with this one."""
+    env = {**os.environ, "PYTHONPATH": str(copy)}
+    return subprocess.Popen(
+        [sys.executable, "-P", str(WARM)], cwd=copy, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
 
 
 def checkout(folder: Path) -> Checkout:

@@ -66,7 +66,7 @@ SCRIPT = """
 import os, pickle, sys, smelt
 folder = sys.argv[1]
 work = pickle.load(open(folder + "/work", "rb"))
-bundle = smelt.compile(folder + "/model.onnx", work["target"], output=folder + "/bundle", **work["options"])
+bundle = compiled(folder + "/model.onnx", work["target"], output=folder + "/bundle", **work["options"])
 found = []
 for env in work["envs"]:
     os.environ.update(env)
@@ -122,7 +122,7 @@ def ran(
     onnx.save(model(text), str(folder / "model.onnx"))
     work = {"target": f"x86+{target}", "options": options, "envs": list(envs), "feeds": list(feeds)}
     (folder / "work").write_bytes(pickle.dumps(work))
-    done = sources.python("-c", run + SCRIPT, str(folder))
+    done = sources.script(run + SCRIPT, str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
     if told is not None:
         told.extend(done.stderr.splitlines())

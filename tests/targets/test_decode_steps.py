@@ -28,7 +28,7 @@ TARGETS = (
 SCRIPT = """
 import json, pickle, sys, smelt
 folder, target, state = sys.argv[1:]
-bundle = smelt.compile(folder + "/model.onnx", target, output=folder + "/bundle", state=json.loads(state))
+bundle = compiled(folder + "/model.onnx", target, output=folder + "/bundle", state=json.loads(state))
 session, rows = smelt.load(bundle), []
 for feed in pickle.load(open(folder + "/feeds", "rb")):
     before, outputs, after = session.memory(), session.run(None, feed), session.memory()
@@ -53,7 +53,7 @@ def steps(
     """(outputs, counts) of each run."""
     onnx.save(decoders.decoder(form, LAYERS), str(folder / "model.onnx"))
     (folder / "feeds").write_bytes(pickle.dumps(feeds))
-    done = sources.python("-c", SCRIPT, str(folder), target, state, timeout=900)
+    done = sources.script(SCRIPT, str(folder), target, state)
     assert done.returncode == 0, done.stderr
     return pickle.loads((folder / "rows").read_bytes())  # type: ignore[no-any-return]
 

@@ -24,8 +24,8 @@ SCRIPT = """
 import os, pickle, sys, smelt
 folder, state = sys.argv[1:]
 if not os.path.exists(folder + "/bundle"):
-    smelt.compile(folder + "/model.onnx", "x86+fake", output=folder + "/bundle", fallback=True,
-                  state={"past_*": "present_*"} if state == "state" else {})
+    compiled(folder + "/model.onnx", "x86+fake", output=folder + "/bundle", fallback=True,
+             state={"past_*": "present_*"} if state == "state" else {})
 session, rows = smelt.load(folder + "/bundle"), []
 for feed in pickle.load(open(folder + "/feeds", "rb")):
     try:
@@ -85,7 +85,7 @@ def steps(sources: Checkout, folder: Path, monkeypatch: pytest.MonkeyPatch, **en
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    done = sources.python("-c", SCRIPT, str(folder), "state", timeout=900)
+    done = sources.script(SCRIPT, str(folder), "state")
     assert done.returncode == 0, done.stderr
     return pickle.loads((folder / "rows").read_bytes())  # type: ignore[no-any-return]
 

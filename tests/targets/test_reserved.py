@@ -146,7 +146,7 @@ AT_UNITS = """
 import json, pickle, sys, smelt
 folder, target, state = sys.argv[1:]
 feeds, dims = pickle.load(open(folder + "/given", "rb"))
-made = smelt.compile(folder + "/net.onnx", target, output=folder + "/b", dims=dims, state=json.loads(state))
+made = compiled(folder + "/net.onnx", target, output=folder + "/b", dims=dims, state=json.loads(state))
 session, rows = smelt.load(made), []
 opened = session.memory()
 for feed in feeds:
@@ -172,7 +172,7 @@ def at_unit(
     """(outputs, memory that was taken, uploads) of each run; the arenas' capacity at open; the manifest."""
     onnx.save(made, str(folder / "net.onnx"))
     (folder / "given").write_bytes(pickle.dumps((feeds, dims)))
-    done = sources.python("-c", AT_UNITS, str(folder), target, json.dumps(state))
+    done = sources.script(AT_UNITS, str(folder), target, json.dumps(state))
     assert done.returncode == 0, done.stderr
     return pickle.loads((folder / "rows").read_bytes())  # type: ignore[no-any-return]
 

@@ -56,7 +56,7 @@ rounds (int64 k, float[n, 24] x) => (float[n, 24] y, float[k, n, 24] ys)
 SCRIPT = """
 import json, pickle, sys, smelt
 folder, target, place = sys.argv[1:]
-bundle = smelt.compile(folder + "/model.onnx", target, output=folder + "/bundle", place=json.loads(place))
+bundle = compiled(folder + "/model.onnx", target, output=folder + "/bundle", place=json.loads(place))
 session, rows = smelt.load(bundle), []
 for feed in pickle.load(open(folder + "/feeds", "rb")):
     before, outputs, after = session.memory(), session.run(None, feed), session.memory()
@@ -98,7 +98,7 @@ def crossed(
     one, its bytes; outputs are ONNX Runtime's."""
     onnx.save(model, str(folder / "model.onnx"))
     (folder / "feeds").write_bytes(pickle.dumps(list(feeds)))
-    done = sources.python("-c", SCRIPT, str(folder), target, json.dumps(place), **env)
+    done = sources.script(SCRIPT, str(folder), target, json.dumps(place), **env)
     assert done.returncode == 0, done.stderr
     rows, manifest = pickle.loads((folder / "rows").read_bytes())
     oracle = runtime_session(model)
