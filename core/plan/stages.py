@@ -22,7 +22,7 @@ WAYS = 8
 have thousands of late sizes that all live to its end."""
 MOST_HELD = 24
 """Storages still read in an arena that a stage tries, but for the first: it is compared with each."""
-MOST_NODES = 8192
+FORMULA_NODES = 8192
 """Of the formula of an arena that stages share. A detection head that keeps the best of each of 20 classes
 made 12,000 of maxima inside each other, and then more than a Dim may have; other models have up to 6,500."""
 
@@ -111,7 +111,7 @@ def _onto(
         both = put(storages, sizes, arena, later)
     except TooLarge:
         return None
-    return both if both.bytes.nodes <= MOST_NODES else None
+    return both if both.bytes.nodes <= FORMULA_NODES else None
 
 
 def loops(items: Iterable[Item]) -> list[tuple[int, int]]:

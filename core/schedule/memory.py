@@ -133,47 +133,6 @@ def stage(kernel: Kernel, buffer: str, layout: str, name: str) -> Kernel:
     )
 
 
-def stage_cast(kernel: Kernel, buffer: str, name: str) -> Kernel:
-    """s(cast:f32(x[k, j]))
-      -->  scratch p: f32[k, n]; for a, b { p[a, b] = cast:f32(x[a, b]) }; s(p[k, j])
-
-    A copy in the one type that every load of it is cast to, made at run time before everything else. Of an
-    axis it has as much as `stage` copies.
-    """
-    what = f"stage_cast {buffer}"
-    source = next((b for b in kernel.inputs if b.name == buffer), None)
-    taken = names_of(kernel)
-    if source is None or not source.shape or name in taken:
-        raise ScheduleError(what, f"no input with axes has that name, or name '{name}' is taken")
-    every = [x for e in expressions(kernel.body) for x in walk_expr(e)]
-    casts = [x for x in every if isinstance(x, Call) and x.fn == "cast" and _reads(x.args[0], buffer)]
-    if len({x.dtype for x in casts}) != 1 or len(casts) != sum(_reads(x, buffer) for x in every):
-        raise ScheduleError(what, "not every load of it is cast, and to one type")
-    wide = casts[0].dtype
-    extents = tuple(_read(kernel, source, a) for a in range(len(source.shape)))
-    names = [fresh_name(f"{name}.{i}", taken) for i in range(len(extents))]
-    at = tuple(map(sym, names))
-    loops = [Loop("serial", v, n, ()) for v, n in zip(names, extents, strict=True)]
-    value = Call("cast", (Load(buffer, at, source.dtype),), wide)
-    fill = rebuild(loops, (Store(name, at, value),))
-
-    def load(e: Expr) -> Expr:
-        if not (isinstance(e, Call) and e.fn == "cast" and _reads(e.args[0], buffer)):
-            return e
-        x = e.args[0]
-        assert isinstance(x, Load)
-        other = None if x.otherwise is None else Call("cast", (x.otherwise,), wide)
-        return replace(x, buffer=name, dtype=wide, otherwise=other)
-
-    body = tuple(map_stmt_exprs(s, lambda e: map_expr(e, load)) for s in kernel.body)
-    copy = Buffer(name, wide, extents, "scratch")
-    return kernel.with_(body=(*tidy(fill, kernel_facts(kernel)), *body), scratch=(*kernel.scratch, copy))
-
-
-def _reads(e: Expr, buffer: str) -> bool:
-    return isinstance(e, Load) and e.buffer == buffer
-
-
 def _read(kernel: Kernel, source: Buffer, axis: int) -> Dim:
     """How much of an axis, from 0 on, the loads of a buffer read at most; all of it where that is not told by
     a loop of its own."""
@@ -470,6 +429,6 @@ def _clamped(d: Dim, names: frozenset[str]) -> tuple[Dim, Dim] | None:
 
 
 __all__ = [
-    "ask_ahead", "bind_let", "pack", "stage", "stage_cast", "stage_factor", "stage_operand", "stage_right",
+    "ask_ahead", "bind_let", "pack", "stage", "stage_factor", "stage_operand", "stage_right",
     "unclamp",
 ]  # fmt: skip

@@ -81,7 +81,6 @@ PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "pack": (memory.pack, "vl"),
     "ask_ahead": (memory.ask_ahead, "vi"),
     "stage": (memory.stage, "vlv"),
-    "stage_cast": (memory.stage_cast, "vv"),
     "stage_factor": (memory.stage_factor, "vvvb"),
     "stage_operand": (memory.stage_operand, "vvvb"),
     "stage_right": (memory.stage_right, "vvv"),

@@ -19,7 +19,6 @@ from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.ir.layout import PackDim, PackSpec
 from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
-from smelt.core.schedule.strategies.elementwise import elementwise
 from smelt.core.schedule.strategies.fitting import Fit, fitting, fitting_words, latency, power
 from smelt.core.schedule.tree import ScheduleError, chain, expressions, find, var_of
 from smelt.core.schedule.view import Roles, View, block_roles, roles
@@ -201,8 +200,6 @@ def contraction(d: Draft, root: str) -> None:
         shapes = (Shape(LANE_ROWS, 1, lanes),) if d.machine.in_step else _task_shapes(d, v, r, lanes)
     shape = _pick_shape(d, shapes, columns, rows, latency(d.machine, r, fit))
     shape = replace(shape, fit=fit, panel=d.machine.panel_bits // v.bits)
-    if fit is None and rows != 1 and (columns is None or columns > shape.columns):
-        v, r = _widened(d, v, r)
     before = d.roots()
     padded = _layout(d, v, r, shape, rows)
     if columns is None:
@@ -211,18 +208,6 @@ def contraction(d: Draft, root: str) -> None:
     copied = d.roots() != before
     for mine, tile in [(r, shape)] if copied else _by_rows(d, r, shape, columns):
         _constant_columns(d, mine, tile, columns, padded)
-
-
-def _widened(d: Draft, v: View, r: Roles) -> tuple[View, Roles]:
-    """With the operands of A that are narrower than the sums in their type, once and ahead of all: of each
-    panel of columns every tile converts its elements one by one, which takes as long as the product. Lanes
-    convert theirs beside it."""
-    for buffer in dict.fromkeys(a.buffer for a in r.a if a.dtype.is_float and a.dtype.bits < v.bits):
-        name = d.fresh(f"{buffer}.wide")
-        if not d.machine.has_lanes and buffer not in d.constants and d.attempt("stage_cast", buffer, name):
-            elementwise(d, f"{name}.0" if find(d.kernel, f"{name}.0") else f"{name}.1")
-            v, r = again(d, v)
-    return v, r
 
 
 def _task_shapes(d: Draft, v: View, r: Roles, lanes: int) -> tuple[Shape, ...]:

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from smelt.compiler import compile_here
 from smelt.core.dim import Facts, sym, to_dim
 from smelt.core.plan.lifetime import Storage
-from smelt.core.plan.stages import MOST_NODES, ArenaStage, Home, assign
+from smelt.core.plan.stages import FORMULA_NODES, ArenaStage, Home, assign
 from smelt.driver import Request
 from smelt.session import load
 
@@ -67,7 +67,7 @@ def test_an_arena_whose_formula_gets_long_is_shared_no_more() -> None:
             own.append(Storage(name, sym(name), first, 500 if n < 2 else first + rng.randint(1, 5)))
         rows.append((at, Home(0), own))
     found = assign(rows, [], facts, [sample])
-    assert max(s.plan.bytes.nodes for s in found) <= MOST_NODES
+    assert max(s.plan.bytes.nodes for s in found) <= FORMULA_NODES
     assert 2 < len({s.arena for s in found}) < len(found)
 
 

@@ -125,15 +125,6 @@ def halves() -> Kernel:
     )
 
 
-def padded_halves() -> Kernel:
-    """The same where the left factor is 0 before row 1."""
-    return parse_kernel(
-        "kernel @padded(m: dim in 0..*, n: dim in 0..*, a: f16[m, n], b: f16[n, 20]) -> (y: f16[m, 20])\n"
-        "{ serial i in m { serial j in 20 { y[i, j] = cast:f16(sum k in n {"
-        " cast:f32((a[i - 1, k] if (0 <= i - 1 < m))) * cast:f32(b[k, j]) }) } } }"
-    )
-
-
 def scaled() -> Kernel:
     """A product of which one factor is the same for all terms."""
     return parse_kernel(
@@ -215,8 +206,6 @@ LEGAL: tuple[tuple[Make, str], ...] = (
     (scored, "chunk i 3 c; stage_factor c k p no; stage_operand c k.f x1 no"),
     (scored, "chunk i 3 c; bind c group; stage_factor c k p yes; stage_operand c k.f x1 yes; "
              "strip k.f.x 4 2 yes; stage_reduce i.f acc; strip k.f 4 2 yes"),
-    (halves, "stage_cast b w; strip w.1 4 2 yes; stage_reduce i acc; accumulate acc []; bind j vector"),
-    (padded_halves, "stage_cast a w"),
     (halves, "chunk i 3 c; bind c group; stage_factor c k r yes"),
     (matmul, "order [i1 i0]; bind i1 group; stage_right i1 i0 w; stage_reduce i0 acc"),
     (matmul, "split i1 10 o p no; order [o i0 p]; bind o group; stage_right o i0 w; bind p.w vector; "
@@ -312,9 +301,6 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "", "stage y (0, 1) p", "no readable"),
     (softmax, "stage_reduce i0 acc; keep acc1 y", "keep acc y", "read already"),
     (rows, "", "bind_let i1", "no data-dependent"),
-    (halves, "", "stage_cast a p", "not every load of it is cast"),
-    (halves, "", "stage_cast y p", "no input with axes"),
-    (halves, "", "stage_cast a b", "name 'b' is taken"),
     (matmul, "", "stage_right i0 i1 w", "'i0' is no group"),
     (matmul, "bind i0 group", "stage_right i0 i0 w", "does not follow 'i0'"),
     (add, "bind i0 group", "stage_right i0 i1 w", "does not follow 'i1'"),

@@ -58,13 +58,15 @@ extern size_t fake_submits, fake_denies, fake_breaks, fake_allocations; /* see f
 extern int fake_lost;
 #ifdef WITH_OPENCL
 extern const smelt_driver smelt_driver_opencl;
-#define BUFFER(x) "global uchar *" #x "b, ulong " #x "o, "
-#define FLOATS(x) "  global float *" #x " = (global float *)(" #x "b + " #x "o);\n"
+#define BUFFER(x) "global uchar *" #x "b, "
+#define FLOATS(x) "  global float *" #x " = (global float *)(" #x "b + at." #x ");\n"
 static const char source[] =
-    "kernel void scale(" BUFFER(x) BUFFER(w) BUFFER(t) "long m, long groups) {\n" FLOATS(x) FLOATS(w) FLOATS(t)
-    "  for (long i = get_group_id(0), j = 0; j < m; j++) t[i * m + j] = 2 * x[i * m + j] + w[j % 4];\n}\n"
-    "kernel void subtract(" BUFFER(u) BUFFER(t) BUFFER(v) "long m, long groups) {\n" FLOATS(u) FLOATS(t) FLOATS(v)
-    "  for (long i = get_group_id(0), j = 0; j < m; j++) v[i * m + j] = u[i * m + j] - t[i * m + j];\n}\n";
+    "typedef struct { long x, w, t, m; } of_scale;\n"
+    "kernel void scale(" BUFFER(x) BUFFER(w) BUFFER(t) "const of_scale at) {\n" FLOATS(x) FLOATS(w) FLOATS(t)
+    "  for (long i = get_group_id(0), j = 0, m = at.m; j < m; j++) t[i * m + j] = 2 * x[i * m + j] + w[j % 4];\n}\n"
+    "typedef struct { long u, t, v, m; } of_subtract;\n"
+    "kernel void subtract(" BUFFER(u) BUFFER(t) BUFFER(v) "const of_subtract at) {\n" FLOATS(u) FLOATS(t) FLOATS(v)
+    "  for (long i = get_group_id(0), j = 0, m = at.m; j < m; j++) v[i * m + j] = u[i * m + j] - t[i * m + j];\n}\n";
 #define FIRST {&smelt_driver_opencl, source, sizeof source - 1, 0, 16}
 enum { LISTS = 1, LOOKS = 0 }; /* lists of the fake device, in a run; reads where the host looks at unit 1, whose memory is the host's here */
 #else
