@@ -110,7 +110,7 @@ def _cut(
     while at < len(run) or chain:
         row = run[at] if at < len(run) else None
         mine = [] if row is None else holding.get(row, [])
-        known = max((_begins(run[at:], [*c]) for c in mine), default=0)
+        known = max((_begins(run[at : at + len(c)], [*c]) for c in mine), default=0)
         own = None if row is None or known > 1 or len(mine) == ROW_CHAINS or row in chain else link(row)
         if chain and (own is None or row is None or not _joins(row, own, chain, rows, machines)):
             if len(chain) > 1:
