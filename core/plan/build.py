@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from smelt.core.dim import Dim, Facts, sym, to_dim
@@ -76,6 +76,22 @@ def make_plan(
     return _Builder(module, facts, tuple(states), common).build()
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Where values lie. rows: what lies in arenas that values share. stages: what is put into those when.
+    direct: number of the output that a storage is written into. alone: number of the arena that a value has
+    for itself. homes: unit of each place. seen: places whose bytes the host sees as well. peak: bytes of each
+    arena."""
+
+    rows: Sequence[Storage]
+    stages: Sequence[ArenaStage]
+    direct: Mapping[Ref, int]
+    alone: Mapping[Ref, int]
+    homes: Mapping[tuple[str, int], int]
+    seen: Set[tuple[str, int]]
+    peak: tuple[Dim, ...]
+
+
 @dataclass
 class _Builder:
     """Collects the program of one module; used once."""
@@ -93,6 +109,7 @@ class _Builder:
         self.scope = FactScope(self.facts).enter(self.module.main)
 
     def build(self) -> HostProgram:
+        """Memory first, then the launches, which name its addresses, then slots for what these mention."""
         graph = self.module.main
         check_rooms(graph, self.states)
         binder = InputBinder(self.module.symbols, self._check)
@@ -100,86 +117,56 @@ class _Builder:
         for symbol in binder.bound:
             self._new_symbol(symbol)
         layout = storages(self.module, graph, self.scope)
-        direct = self._direct_outputs(graph, layout)
-        scratch, scratch_units = self._scratch(layout)
-        rows = [*(s for s in layout.rows if s.root not in direct), *scratch]
         common = self.common or common_of([(self.module, layout.time)])[0]
-        units, weights = common.units, common.weights
-        where = {**layout.units, **scratch_units}
-        at = {r: Home(units.index(u or CPU), r in layout.seen) for r, u in where.items()}
-        at_unit = {r: home.unit for r, home in at.items()}
-        used = {*at_unit.values(), *(units.index(v.unit or CPU) for v in graph.inputs)}
-        # units are those of all modules that are linked: one that this module does not name is not needed
-        stages = self._place(rows, at, layout, min(used - {0}, default=0))
-        roots = {r: Address("arena", s.arena, s.plan.offsets[r]) for s in stages for r in s.plan.offsets}
-        shared = {s.arena: s for s in stages}  # the last of each, by when all is in it
-        alone = {root: len(shared) + k for k, root in enumerate(layout.alone)}
-        at_unit |= {v.name: units.index(v.unit or CPU) for v in graph.inputs}
-        homes = {
-            **{("arena", k): s.home.unit for k, s in shared.items()},
-            **{("arena", k): at_unit[root] for root, k in alone.items()},
-            **{("input", n): at_unit[v.name] for n, v in enumerate(graph.inputs)},
-            **{("output", n): u for n, u in enumerate(_output_units(graph, layout, at_unit, direct, units))},
-        }
-        seen = {
-            *(("arena", k) for k, s in shared.items() if s.home.seen),
-            *(("arena", k) for root, k in alone.items() if root in layout.seen),
-            *(("input", n) for n, v in enumerate(graph.inputs) if v.name in layout.seen),
-            *(("output", n) for root, n in direct.items() if root in layout.seen),
-        }
-        places = Places(
-            roots,
-            {(w.ref, w.layout): w for w in weights},
-            direct,
-            {v.name: n for n, v in enumerate(graph.inputs)},
-            [(s.at, Reserve(s.arena, s.plan.own, s.keep)) for s in stages if s.arena],
-            alone,
-            units,
-            homes,
-            {u: common.spans[u][0] for u in range(1, len(units))},
-            self._renewed(layout, direct, homes),
-        )
+        memory = self._memory(layout, common.units)
+        places = self._places(memory, layout, common)
         emitter = Emitter(self.module, self.scope.facts, layout, places, self._check, binder.steps)
         emitter.emit()
-        run = tuple(emitter.run)
-        early, later = [*walk_steps(tuple(binder.steps))], [*walk_steps(run)]
+        early, later = [*walk_steps(tuple(binder.steps))], [*walk_steps(tuple(emitter.run))]
         self._name(early)
         late = self._name(later)
         for step in later:
             self._slots_of(step, late)
-        sizes = {s.root: s for s in rows}
-        peak = (*(s.plan.bytes for s in shared.values()), *layout.alone.values())
+        named = [pair for s in (*early, *later) if isinstance(s, Assign) for pair in s.symbols]
+        return self._program(memory, places, common, binder.steps, emitter, named)
+
+    def _program(
+        self, memory: _Memory, places: Places, common: Common, bound: Sequence[HostStep], emitter: Emitter,
+        named: Sequence[tuple[str, Dim]],
+    ) -> HostProgram:
+        """bound: the steps that read the inputs' shapes. named: the symbols that steps set, and to what."""
+        graph = self.module.main
         made = [bytes_of(t.dtype, t.shape) for t in self._stored_types()]
-        names = [pair for s in (*early, *later) if isinstance(s, Assign) for pair in s.symbols]
         fed = [bytes_of(v.type.dtype, v.type.shape) for v in graph.inputs]
-        most = most_bytes((*peak, *fed, *made), self.scope.facts, self.module.symbols, names)
+        most = most_bytes((*memory.peak, *fed, *made), self.scope.facts, self.module.symbols, named)
         inputs = tuple(Tensor(v.origin or v.name[1:], v.type.dtype, v.type.shape) for v in graph.inputs)
         outputs = tuple(
             Tensor(name, t.dtype, t.shape)
             for name, t in zip(graph.output_names, emitter.output_types, strict=True)
         )
+        sizes = {s.root: s for s in memory.rows}
         return HostProgram(
             inputs=inputs,
             outputs=outputs,
             checks=tuple(self.texts),
             entries=tuple(Entry(k, n, unit) for k, n, unit in emitter.entries),
             libraries=tuple(emitter.libraries),
-            plan=(*binder.steps, *self._evaluations(stages[0].plan)),
-            run=run,
+            plan=(*bound, *self._evaluations(memory.stages[0].plan)),
+            run=tuple(emitter.run),
             slots=self.next_slot,
             symbol_slots=tuple(self.symbol_slots.items()),
             dim_slots=tuple(self.slots.items()),
-            peak=peak,
+            peak=memory.peak,
             most=most,
-            weights=weights,
+            weights=common.weights,
             weights_bytes=common.bytes,
             placements=tuple(
                 Placement(r, a.number, a.offset, sizes[r].bytes, sizes[r].first, sizes[r].last)
-                for r, a in roots.items()
+                for r, a in places.roots.items()
             ),
-            units=units[1:],
-            homes=tuple(homes.values()),
-            seen=tuple(place in seen for place in homes),
+            units=common.units[1:],
+            homes=tuple(memory.homes.values()),
+            seen=tuple(place in memory.seen for place in memory.homes),
             states=self._pairs(inputs, outputs, most, places.renewed),
             spans=dict(common.spans),
         )
@@ -252,6 +239,52 @@ class _Builder:
         return len(self.texts) - 1
 
     # ------------------------------------------------------------ memory
+
+    def _memory(self, layout: Storages, units: Sequence[str]) -> _Memory:
+        """Arenas for all that is not written straight into an output, and the unit of every place."""
+        graph = self.module.main
+        direct = self._direct_outputs(graph, layout)
+        scratch, scratch_units = self._scratch(layout)
+        rows = [*(s for s in layout.rows if s.root not in direct), *scratch]
+        where = {**layout.units, **scratch_units}
+        at = {r: Home(units.index(u or CPU), r in layout.seen) for r, u in where.items()}
+        inputs = {v.name: units.index(v.unit or CPU) for v in graph.inputs}
+        at_unit = {**{r: home.unit for r, home in at.items()}, **inputs}
+        # units are those of all modules that are linked: one that this module does not name is not needed
+        stages = self._place(rows, at, layout, min(set(at_unit.values()) - {0}, default=0))
+        shared = {s.arena: s for s in stages}  # the last of each, by when all is in it
+        alone = {root: len(shared) + k for k, root in enumerate(layout.alone)}
+        outputs = _output_units(graph, layout, at_unit, direct, units)
+        homes = {
+            **{("arena", k): s.home.unit for k, s in shared.items()},
+            **{("arena", k): at_unit[root] for root, k in alone.items()},
+            **{("input", n): unit for n, unit in enumerate(inputs.values())},
+            **{("output", n): unit for n, unit in enumerate(outputs)},
+        }
+        seen = {
+            *(("arena", k) for k, s in shared.items() if s.home.seen),
+            *(("arena", k) for root, k in alone.items() if root in layout.seen),
+            *(("input", n) for n, name in enumerate(inputs) if name in layout.seen),
+            *(("output", n) for root, n in direct.items() if root in layout.seen),
+        }
+        peak = (*(s.plan.bytes for s in shared.values()), *layout.alone.values())
+        return _Memory(rows, stages, direct, alone, homes, seen, peak)
+
+    def _places(self, memory: _Memory, layout: Storages, common: Common) -> Places:
+        """The addresses that launches ask for."""
+        stages = memory.stages
+        return Places(
+            {r: Address("arena", s.arena, s.plan.offsets[r]) for s in stages for r in s.plan.offsets},
+            {(w.ref, w.layout): w for w in common.weights},
+            memory.direct,
+            {v.name: n for n, v in enumerate(self.module.main.inputs)},
+            [(s.at, Reserve(s.arena, s.plan.own, s.keep)) for s in stages if s.arena],
+            memory.alone,
+            common.units,
+            memory.homes,
+            {u: common.spans[u][0] for u in range(1, len(common.units))},
+            self._renewed(layout, memory.direct, memory.homes),
+        )
 
     def _scratch(self, layout: Storages) -> tuple[list[Storage], dict[Ref, str]]:
         """Storages for what kernels keep while they run, and the units of these."""
