@@ -33,7 +33,7 @@ from smelt.core.schedule.book import parse_book
 from smelt.core.schedule.recall import Recalled, notes
 from smelt.core.spread import SpreadOut, serially
 from smelt.core.staging import Staging
-from smelt.core.sums import NO_SUMS, weight_sums
+from smelt.core.sums import NO_SUMS, Sums, weight_sums
 from smelt.described import described
 from smelt.entries import errors_about, requests_of
 from smelt.manifest import build_manifest
@@ -363,27 +363,18 @@ def _write(
     background: ThreadPoolExecutor,
     spread: SpreadOut,
 ) -> dict[str, Any]:
-    from smelt import __version__
-
+    """The files of a bundle, and its manifest. prepared: of the toolchain, which `background` starts."""
     linked, spec = lowered.linked, lowered.spec
-    digest, sums = "", NO_SUMS
     called = request.name or Path(request.source).stem
-    name = printable(called)
     names = Names(request.prefix or name_from(called), _identity(request, lowered))
-    total = linked.weights_bytes
-    if total:
+    if linked.weights_bytes:
         progress("weights")
-        whole = linked.all_entries
-        # one without bytes lies where another one begins
-        places = {w.offset: (e.module.weights[w.ref], w) for e in whole for w in e.program.weights if w.bytes}
-        rows = ((at, physical(weight, w.layout).pieces()) for at, (weight, w) in sorted(places.items()))
-        digest = write_weights(folder / names.weights, rows, total)
-        sums = weight_sums(folder / names.weights, total)
+    digest, sums = _write_weights(linked, folder / names.weights)
     progress("code")
     artifact = cpu_target().emit(
         linked,
         spec,
-        name=name,
+        name=printable(called),
         prefix=names.prefix,
         threads=request.threads or 0,
         keep_subnormals=request.keep_subnormals,
@@ -401,9 +392,49 @@ def _write(
     if runner is not None:
         runner.result()
     shutil.copyfile(runtime_dir() / "smelt.h", folder / "smelt.h")
-    (folder / names.header).write_text(model_header(name, names, linked), "utf-8")
+    (folder / names.header).write_text(model_header(printable(called), names, linked), "utf-8")
     _dump(artifact.dumps)
-    compiler = {
+    return _manifest(request, lowered, names, digest)
+
+
+def _write_weights(linked: Linked, path: Path) -> tuple[str, Sums]:
+    """The SHA-256 in hex of the file of weights and the sums of its parts; '' and none without weights."""
+    if not linked.weights_bytes:
+        return "", NO_SUMS
+    whole = linked.all_entries
+    # one without bytes lies where another one begins
+    places = {w.offset: (e.module.weights[w.ref], w) for e in whole for w in e.program.weights if w.bytes}
+    rows = ((at, physical(weight, w.layout).pieces()) for at, (weight, w) in sorted(places.items()))
+    digest = write_weights(path, rows, linked.weights_bytes)
+    return digest, weight_sums(path, linked.weights_bytes)
+
+
+def _manifest(request: Request, lowered: Lowered, names: Names, digest: str) -> dict[str, Any]:
+    """What a bundle's manifest says, besides the sums of its files. digest: of the file of weights."""
+    linked, made = lowered.linked, lowered.compilations
+    name = printable(request.name or Path(request.source).stem)
+    found = [_found(name, c, request.fp16) for c in made]
+    work = [
+        linked_work(e.module, c.module.kernels, c.work) for e, c in zip(linked.entries, made, strict=True)
+    ]
+    manifest = build_manifest(linked, found, _made_by(request, lowered), work)
+    manifest["library"] = {
+        "prefix": names.prefix,
+        "identity": names.identity,
+        "file": names.library,
+        "static": names.archive if request.static else None,
+        "header": names.header,
+    }
+    manifest["weights"] |= {"sha256": digest, "file": names.weights if digest else None}
+    return manifest
+
+
+def _made_by(request: Request, lowered: Lowered) -> dict[str, Any]:
+    """The field of the manifest about the compiler, its target and its options."""
+    from smelt import __version__
+
+    spec = lowered.spec
+    return {
         "smelt": __version__,
         "target": str(spec),
         "platform": spec.platform.name,
@@ -422,19 +453,6 @@ def _write(
         },
         **_recalled(request, lowered),
     }
-    found = [_found(name, c, request.fp16) for c in lowered.compilations]
-    done = zip(linked.entries, lowered.compilations, strict=True)
-    work = [linked_work(e.module, c.module.kernels, c.work) for e, c in done]
-    manifest = build_manifest(linked, found, compiler, work)
-    manifest["library"] = {
-        "prefix": names.prefix,
-        "identity": names.identity,
-        "file": names.library,
-        "static": names.archive if request.static else None,
-        "header": names.header,
-    }
-    manifest["weights"] |= {"sha256": digest, "file": names.weights if digest else None}
-    return manifest
 
 
 def _recalled(request: Request, lowered: Lowered) -> dict[str, Any]:

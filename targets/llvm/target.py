@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
@@ -82,18 +82,6 @@ class LlvmTarget:
         """One object for the platform. Raises SmeltError(internal) naming the kernel LLVM refuses."""
         levels = {level.processor: level for level in spec.levels()}
         cpu, cpus = cpu_of(spec), {name: cpu_of(level) for name, level in levels.items()}
-
-        def texts(processors: Collection[str], spread: SpreadOut = serially) -> Iterator[ProcessorText]:
-            used = list(_used(linked, 0))
-            own = [
-                (p, group) for p in levels if p in processors
-                for group in share_code(linked.kernels[k] for k in used if linked.processors[k] == p)
-            ]  # fmt: skip
-            for first in range(0, len(own), KERNELS):
-                part = own[first : first + KERNELS]
-                made = spread(lambda at: emit_shared(at[1], cpus[at[0]]), part, FORK_KERNELS)
-                yield from ((p, text) for (p, _), text in zip(part, made, strict=True))
-
         codes = [
             devices[unit].emit([linked.kernels[k] for k in _used(linked, number)], spec)
             for number, unit in enumerate(linked.units, 1)
@@ -106,33 +94,15 @@ class LlvmTarget:
         options = HostOptions(
             name, prefix, threads, keep_subnormals, weights_sha256, units, weights_sums, features
         )
-        rows = [_row(linked.kernels[e.kernel], e, codes) for e in linked.rows]
-        host = host_code(linked, rows, options)
-        plans, runs = (
-            IrText((t,), declared) for t, declared in zip((host.plans, host.run), host.declared, strict=True)
-        )
-        names = {row.function: e.unit for e, row in zip(linked.rows, rows, strict=True)}
-        functions = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in names if n}
-        others = {n: text for n, text in functions.items() if names[n]}
-        beside = merged((plans, IrText(runs.functions, {**runs.declared, **others})))
-        batches = _batches(texts(levels, spread))
-        first = list(islice(batches, 2))
-        size = sum(t.size for t in (*(batch for _, batch in first), beside))
-        if len(levels) == 1 and len(first) < 2 and size <= BATCH and runs.size < LONG_HOST:
-            objects = [_object(merged((*(batch for _, batch in first), beside)), cpu, name)]
-        else:
-            calls = IrText(runs.functions, {**runs.declared, **host.apart, **functions})
-            opt = 2 if calls.size < LONG_HOST else 0
-            kernels = ((text, cpus[p], 2) for p, text in chain(first, batches))
-            objects, rest = [], chain([(calls, cpu, opt), (plans, cpu, 0)], kernels)
-            while part := list(islice(rest, BATCHES)):
-                objects += spread(lambda item: _object(item[0], item[1], name, item[2]), part)
-            objects = [*objects[2:], *objects[:2]]  # the host's code lies last
+        own = next(p for p, level in cpus.items() if level == cpu)
+        host = _host(linked, codes, options, own)
+        objects = _objects(_batches(_texts(linked, cpus, spread)), host, cpus, cpu, name, spread)
         code = join_objects([*objects, *(o for c in codes for o in c.objects)])
 
         def whole(processor: str) -> str:
-            own = (beside,) if cpus[processor] == cpu else ()
-            return merged((*(text for _, text in texts((processor,))), *own)).module(cpus[processor])
+            rest = (host.beside,) if processor == own else ()
+            texts = _texts(linked, {processor: cpus[processor]}, serially)
+            return merged((*(text for _, text in texts), *rest)).module(cpus[processor])
 
         dumps = {name: make for c in codes for name, make in c.dumps.items()}
         for processor in levels:
@@ -153,6 +123,66 @@ def _row(kernel: Kernel, e: Entry, codes: Sequence[DeviceCode]) -> KernelRow:
         return KernelRow(e.name, function_name(kernel.name, e.statement))
     part = codes[e.unit - 1].parts[e.kernel, e.statement]
     return KernelRow(part.symbol, part.function, part.lanes, group_bytes=part.asked_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """The program around the kernels. plans: run for new shapes. runs: for each run. apart: `runs` for an
+    object of its own, which declares the kernels; beside: both for one that has its processor's kernels."""
+
+    plans: IrText
+    runs: IrText
+    apart: IrText
+    beside: IrText
+
+
+def _host(linked: Linked, codes: Sequence[DeviceCode], options: HostOptions, own: str) -> _Host:
+    """own: the processor it runs on."""
+    rows = [_row(linked.kernels[e.kernel], e, codes) for e in linked.rows]
+    host = host_code(linked, rows, options)
+    plans, runs = (
+        IrText((t,), declared) for t, declared in zip((host.plans, host.run), host.declared, strict=True)
+    )
+    near = {
+        row.function: not e.unit and linked.processors[e.kernel] == own
+        for e, row in zip(linked.rows, rows, strict=True) if row.function
+    }  # fmt: skip
+    functions = {n: f'declare void @"{n}"(ptr, i64, i64) nounwind' for n in near}
+    others = {n: text for n, text in functions.items() if not near[n]}
+    apart = IrText(runs.functions, {**runs.declared, **host.apart, **functions})
+    beside = merged((plans, IrText(runs.functions, {**runs.declared, **others})))
+    return _Host(plans, runs, apart, beside)
+
+
+def _texts(linked: Linked, cpus: Mapping[str, Cpu], spread: SpreadOut) -> Iterator[ProcessorText]:
+    """Code for the kernels of the CPU, of the processors that are given."""
+    used = list(_used(linked, 0))
+    own = [
+        (p, group)
+        for p in cpus
+        for group in share_code(linked.kernels[k] for k in used if linked.processors[k] == p)
+    ]
+    for first in range(0, len(own), KERNELS):
+        part = own[first : first + KERNELS]
+        made = spread(lambda at: emit_shared(at[1], cpus[at[0]]), part, FORK_KERNELS)
+        yield from ((p, text) for (p, _), text in zip(part, made, strict=True))
+
+
+def _objects(
+    batches: Iterator[ProcessorText], host: _Host, cpus: Mapping[str, Cpu], cpu: Cpu, name: str,
+    spread: SpreadOut,
+) -> list[bytes]:
+    """Machine code: one object where all of it is small, else one for each batch, and the host's last."""
+    first = list(islice(batches, 2))
+    size = sum(t.size for t in (*(batch for _, batch in first), host.beside))
+    if len(cpus) == 1 and len(first) < 2 and size <= BATCH and host.runs.size < LONG_HOST:
+        return [_object(merged((*(batch for _, batch in first), host.beside)), cpu, name)]
+    opt = 2 if host.apart.size < LONG_HOST else 0
+    kernels = ((text, cpus[p], 2) for p, text in chain(first, batches))
+    objects, rest = [], chain([(host.apart, cpu, opt), (host.plans, cpu, 0)], kernels)
+    while part := list(islice(rest, BATCHES)):
+        objects += spread(lambda item: _object(item[0], item[1], name, item[2]), part)
+    return [*objects[2:], *objects[:2]]
 
 
 def _object(text: IrText, cpu: Cpu, name: str, opt: int = 2) -> bytes:

@@ -31,6 +31,7 @@ from smelt.devicefarm.channel import PipeChannel
 from smelt.devicefarm.client import RunnerClient
 from smelt.request import Request
 from smelt.running import running
+from smelt.targets.llvm.compile import parse
 from smelt.targets.platform import host_platform_name, parse_target
 
 Array = np.ndarray[Any, Any]
@@ -245,6 +246,16 @@ def test_a_dump_is_of_one_variant(folder: Path, tmp_path: Path, monkeypatch: pyt
     assert again.target == "x86_64-linux" and again.manifest["variants"] == []
     with pytest.raises(SmeltError, match="dump"):
         smelt.compile(dump, "x86:x86-64-v2:x86-64-v3", output=tmp_path / "third")
+
+
+def test_the_dumped_code_of_every_processor_is_whole(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program around the kernels stands with the least processor's, and declares those of the others."""
+    monkeypatch.setenv("SMELT_DUMP", str(tmp_path))
+    smelt.compile(folder / "m.onnx", "x86:x86-64-v2:x86-64-v3", output=tmp_path / "out")
+    for cpu in ("x86-64-v2", "x86-64-v3"):
+        parse((tmp_path / f"model.{cpu}.ll").read_text("utf-8"), cpu)
 
 
 def test_inspect_tells_the_variants(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
