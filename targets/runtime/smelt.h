@@ -267,8 +267,9 @@ int32_t smelt_output_rank(const smelt_session *s, size_t i);
 
 /* State: inputs that outputs of the run before replace, where the model was compiled so. They are neither among the inputs nor
  * among the outputs above: a run that succeeds leaves them in the session for the next run, without a copy; of several entries, an
- * output of one may replace an input of another. A state has an input's name, and all of them are the session's, whichever entry is asked. Before the first run, and after smelt_reset, each is at its start: zeros; of an axis that runs change as few
- * as the model allows (an empty cache), of any other as many as the inputs of that run say. */
+ * output of one may replace an input of another. A state has an input's name, and all of them are the session's, whichever entry
+ * is asked. Before the first run, and after smelt_reset, each is at its start: zeros; of an axis that runs change as few as the
+ * model allows (an empty cache), of any other as many as the inputs of that run say. */
 size_t smelt_state_count(const smelt_session *s);
 const char *smelt_state_name(const smelt_session *s, size_t i);
 DLDataType smelt_state_type(const smelt_session *s, size_t i);
@@ -278,7 +279,8 @@ int32_t smelt_state_rank(const smelt_session *s, size_t i);
  * fails; other calls, smelt_state_get among them, leave them alone. At its start data is NULL, and so is shape: the next run
  * decides them. */
 smelt_status smelt_state_get(smelt_session *s, size_t i, DLTensor *out);
-/* Copy a value into state i, of its type and rank; that its extents fit is checked by the next run. value NULL: its start. */
+/* Copy a value into state i, of its type and rank; that its extents fit is checked by the next run. value NULL, or with neither
+ * data nor shape, as smelt_state_get tells of a start: its start. */
 smelt_status smelt_state_set(smelt_session *s, size_t i, const DLTensor *value);
 smelt_status smelt_reset(smelt_session *s); /* every state back to its start */
 /* A session of its own that goes on from a copy of this one's state, with the same options and the same weights; out is the entry that

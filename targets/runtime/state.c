@@ -123,7 +123,7 @@ static int32_t set(smelt_rt *rt, uint32_t k, const DLTensor *value) {
   rt_state *state = &rt->session->states[k];
   const smelt_tensor_desc desc = {desc_of(rt, k)->name, desc_of(rt, k)->dtype, desc_of(rt, k)->rank};
   uint64_t bytes = 0;
-  if (!value) {
+  if (!value || (!value->data && !value->shape && value->ndim == desc.rank)) { /* as `get` tells of a start */
     state->begun = 0;
     return SMELT_OK;
   }

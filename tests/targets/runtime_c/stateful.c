@@ -183,6 +183,9 @@ static void test_values_from_outside(smelt_session *session) {
   EXPECT(smelt_state_set(session, 0, &l) == SMELT_OK); /* extents are the next run's to check */
   EXPECT(step(session, 2, 1, &y) == SMELT_SHAPE && strstr(smelt_error(session), "state 'sum' axis 0: expected 2 (n), got 4"));
   EXPECT(smelt_state_set(session, 0, NULL) == SMELT_OK && smelt_state_set(session, 1, NULL) == SMELT_OK && holds(session, 0, 0));
+  EXPECT(smelt_state_get(session, 1, &seen) == SMELT_OK && !seen.data && smelt_state_set(session, 1, &l) == SMELT_OK);
+  EXPECT(smelt_state_set(session, 1, &(DLTensor){.dtype = l.dtype}) == SMELT_SHAPE); /* one that nobody has filled in */
+  EXPECT(smelt_state_set(session, 1, &seen) == SMELT_OK && holds(session, 0, 0)); /* a start, as it was told */
 }
 
 /* A caller's output may not lie where the state is that the run reads, which smelt_state_get shows him. */
