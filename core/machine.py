@@ -121,6 +121,7 @@ class Machine:
     and on machines with lanes convolutions stay as they are.
     figures: what placement takes it for; None: nobody has measured it.
     chaining: when small launches are worth being one; None: never, as far as anybody has measured.
+    lacks: dtypes, by name, with which some devices that this stands for do not compute.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Machine:
     transforms: tuple[int, int] | None = None
     figures: Figures | None = None
     chaining: Chaining | None = None
+    lacks: frozenset[str] = frozenset()
 
     @property
     def has_lanes(self) -> bool:

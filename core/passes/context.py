@@ -99,4 +99,5 @@ def costs(ctx: Context) -> Hashable:
 
 def places(ctx: Context) -> Hashable:
     """The units and what they are taken for, and the rules of the user."""
-    return ctx.unit, tuple((name, m.figures) for name, m in ctx.units.items()), ctx.options.place
+    units = tuple((name, m.figures, m.lacks) for name, m in ctx.units.items())
+    return ctx.unit, units, ctx.options.place

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from smelt.core.diag import SmeltError
-from smelt.core.dtype import DType
 from smelt.core.ir.analysis.scope import accesses
-from smelt.core.ir.kernel import Block, Expr, Kernel, Loop, Stmt, Store, Tiles, walk, walk_expr
+from smelt.core.ir.kernel import Kernel, Loop, Stmt, Tiles, walk
 
 R = TypeVar("R")
 
@@ -34,26 +33,6 @@ def part_names(kernels: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]
         taken.add(name)
         names[kernel, part] = name
     return names
-
-
-def kernel_dtypes(kernel: Kernel) -> frozenset[DType]:
-    """Every dtype that a kernel computes with."""
-    found = {b.dtype for b in kernel.buffers().values()}
-    for s in walk(kernel.body):
-        if not isinstance(s, Store):
-            found |= {b.dtype for b in s.buffers}
-    for s in kernel.body:
-        found |= {x.dtype for e in expressions(s) for x in walk_expr(e)}
-    return frozenset(found)
-
-
-def expressions(s: Stmt) -> Iterator[Expr]:
-    """What a statement, and those in it, store and bind."""
-    for x in walk((s,)):
-        if isinstance(x, Store):
-            yield x.value
-        elif isinstance(x, Block):
-            yield from (value for _, value, _, _ in x.let)
 
 
 def mentioned(s: Stmt) -> frozenset[str]:

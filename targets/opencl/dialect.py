@@ -10,10 +10,11 @@ from math import prod
 
 from smelt.core.dim import YES, Dim, sym
 from smelt.core.dtype import DType, bf16, bool_, f16, i64
+from smelt.core.ir.analysis.scope import expressions
 from smelt.core.ir.kernel import Buffer, Expr, Index, Kernel, Stmt, Tiles, children
 from smelt.core.machine import Machine
 from smelt.targets.grid.exprs import GridPlace, flat_index
-from smelt.targets.grid.parts import expressions, identifier
+from smelt.targets.grid.parts import identifier
 from smelt.targets.grid.statements import GridStatements, Inside
 from smelt.targets.opencl import scalars
 from smelt.targets.opencl.helpers import Helpers, storage_type, value_type

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from smelt.core.dtype import f64
-from smelt.core.ir.analysis.scope import written
+from smelt.core.ir.analysis.scope import kernel_dtypes, written
 from smelt.core.ir.kernel import Kernel
 from smelt.core.machine import Machine
-from smelt.targets.grid.parts import each_part, identifier, kernel_dtypes, mentioned
+from smelt.targets.grid.parts import each_part, identifier, mentioned
 from smelt.targets.opencl.dialect import Place
 from smelt.targets.opencl.helpers import Helpers, storage_type
 from smelt.targets.opencl.machine import MACHINE

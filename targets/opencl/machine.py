@@ -16,6 +16,7 @@ MACHINE = Machine(
     cores=8,
     transforms=(20, 35),
     chaining=Chaining(work=100_000, words=127),
+    lacks=frozenset({"f64"}),
 )
 """64 work-items are a wave or two warps everywhere, and 16 KiB of local memory the smallest in use.
 Vectors are the widest type of the language: on a processor's driver a register, on a GPU 16 of them. A
@@ -25,7 +26,7 @@ been measured. So a work-item is taken for a task of its own (no `subgroup`), an
 tiles costs what it costs processors with vectors. A launch takes 3 to 6 us on PoCL, in which a core does some
 100,000 multiply-adds of small tiles; 1024 bytes are the least that all devices take as parameters. PoCL
 compiles chains in about the time of their parts, as long as no lane waits inside of one
-(benchmarks/results/opencl.md)."""
+(benchmarks/results/opencl.md). Doubles are an extension, which no phone's GPU has."""
 
 PRIVATE_LIMIT = 64 * 1024
 """Bytes of private arrays that a work-item may have; more would overflow the stacks of CPU drivers."""

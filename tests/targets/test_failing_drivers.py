@@ -132,12 +132,16 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def bundle(made: Path, device: str, fallback: bool = False, name: str = "model") -> Path:
+def bundle(
+    made: Path, device: str, fallback: bool = False, name: str = "model",
+    place: tuple[tuple[str, str], ...] = (),
+) -> Path:  # fmt: skip
     out = made / f"{name}-{device}-{fallback}"
     if not out.exists():
         compile_here(
             Request(
-                source=str(made / f"{name}.onnx"), target=f"x86+{device}", output=str(out), fallback=fallback
+                source=str(made / f"{name}.onnx"), target=f"x86+{device}", output=str(out), fallback=fallback,
+                place=place,
             )
         )
     return out
@@ -262,7 +266,8 @@ def test_an_opencl_device_without_doubles_says_so(tmp_path: Path, bundles: Path)
         '<ir_version: 8, opset_import: ["" : 17]> net (double[n, 16] x) => (double[n, 16] y) { y = Exp (x) }'
     )
     onnx.save(model, tmp_path / "double.onnx")
-    said = run(bundle(tmp_path, "opencl", name="double"), "0,1", SMELT_OPENCL_WEAK="fp64=0")
+    made = bundle(tmp_path, "opencl", name="double", place=(("*", "opencl"),))
+    said = run(made, "0,1", SMELT_OPENCL_WEAK="fp64=0")
     assert (
         said[0].startswith("unsupported: ")
         and "lacks the feature cl_khr_fp64, which kernel 'k_exp' needs" in said[0]

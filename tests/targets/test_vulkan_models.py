@@ -57,8 +57,10 @@ def uniform(*shape: int) -> Array:
     return np.random.default_rng(3).uniform(-1, 1, shape).astype(np.float32)
 
 
-def check(model: onnx.ModelProto, out: Path, feeds: list[dict[str, Array]]) -> None:
-    bundle = smelt.compile(model.SerializeToString(), target="x86+vulkan", output=out)
+def check(
+    model: onnx.ModelProto, out: Path, feeds: list[dict[str, Array]], place: dict[str, str] | None = None
+) -> None:
+    bundle = smelt.compile(model.SerializeToString(), target="x86+vulkan", output=out, place=place)
     try:
         session = smelt.load(bundle)
     except SmeltError as e:
@@ -89,7 +91,7 @@ def feed_of(n: int) -> dict[str, Array]:
 
 
 def test_every_kind_of_type(tmp_path: Path) -> None:
-    check(onnx.parser.parse_model(TYPES), tmp_path / "b", [feed_of(n) for n in (1, 5, 33)])
+    check(onnx.parser.parse_model(TYPES), tmp_path / "b", [feed_of(n) for n in (1, 5, 33)], {"*": "vulkan"})
 
 
 def test_modules_are_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,11 +102,18 @@ def test_modules_are_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert found and all(p.read_bytes()[:4] == b"\x03\x02\x23\x07" for p in found)
 
 
-def test_a_device_without_doubles_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = smelt.compile(
-        onnx.parser.parse_model(TYPES).SerializeToString(), target="x86+vulkan", output=tmp_path / "b"
-    )
+def test_doubles_are_the_processors_where_devices_may_lack_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone: the other kernels run on the device. A rule that names the device puts them there."""
+    model = onnx.parser.parse_model(TYPES)
     monkeypatch.setenv("SMELT_VULKAN_WEAK", "float64=0")
+    check(model, tmp_path / "a", [feed_of(n) for n in (1, 5, 33)])
+    kernels = smelt.load(tmp_path / "a").kernel_forms()
+    assert "k_tanh" in kernels and not kernels.keys() & {"k_reduce_sum", "k_cast"}
+    bundle = smelt.compile(
+        model.SerializeToString(), target="x86+vulkan", output=tmp_path / "b", place={"*": "vulkan"}
+    )
     with pytest.raises(SmeltError, match="lacks the feature shaderFloat64"):
         smelt.load(bundle)
 

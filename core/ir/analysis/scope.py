@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from smelt.core.dim import YES, Dim, Facts, sym, to_dim
+from smelt.core.dtype import DType
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -25,6 +26,8 @@ from smelt.core.ir.kernel import (
     Store,
     Tiles,
     children,
+    walk,
+    walk_expr,
 )
 from smelt.core.ir.rewrite import Body, local_buffers
 
@@ -165,6 +168,21 @@ def accesses(
 
 
 # ---------------------------------------------------------------- buffers
+
+
+def expressions(s: Stmt) -> Iterator[Expr]:
+    """What a statement, and those in it, store and bind."""
+    for x in walk((s,)):
+        if isinstance(x, Store):
+            yield x.value
+        elif isinstance(x, Block):
+            yield from (value for _, value, _, _ in x.let)
+
+
+def kernel_dtypes(k: Kernel) -> frozenset[DType]:
+    """Every dtype that a kernel computes with."""
+    values = (x for s in k.body for e in expressions(s) for x in walk_expr(e))
+    return frozenset({*(b.dtype for b in kernel_buffers(k).values()), *(x.dtype for x in values)})
 
 
 def kernel_buffers(k: Kernel) -> dict[str, Buffer]:

@@ -12,6 +12,8 @@ does, until it reads it. An input lies where it is read, at the CPU if the host 
 a loop carries or a branch gives lies where the body or the first arm makes it. Weights are at every unit that
 reads them. What the host reads of fed integers it makes itself (hosted.py).
 
+What computes with a dtype that some devices lack is the host's, unless a rule names a unit for it.
+
 A rule that says `auto` leaves its kernels to costs (costs.py), and with them where branches, loops and states
 have their results.
 """
@@ -27,6 +29,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
+from smelt.core.ir.analysis.scope import kernel_dtypes
 from smelt.core.ir.graph import Graph, Module, Node, Ref, Value
 from smelt.core.ir.units import CALLS, HELD, HOST_CALLS, VIEWS
 from smelt.core.machine import ANY_UNIT, CPU
@@ -42,8 +45,9 @@ UnitOf: TypeAlias = Callable[[Node], str]
 
 def place(module: Module, ctx: Context) -> Module:
     """The module with a unit for each value. A kernel runs where the first rule of ctx.options.place says
-    whose pattern fits its name or its node's, else on the unit that ctx.machine is of. A name that is of no
-    kernel's own node is of those that hold the node. The rule may leave that to costs (docs/units.md).
+    whose pattern fits its name or its node's, else on the unit that ctx.machine is of, or on the CPU if some
+    devices of that kind lack a dtype of its. A name that is of no kernel's own node is of those that hold the
+    node. The rule may leave that to costs (docs/units.md).
 
     Raises SmeltError for a unit that there is not, for a name that nothing has, and for names of one
     kernel's nodes that are to be on several units; `*` and the like may fit nothing. For costs that cannot be
@@ -57,11 +61,19 @@ def place(module: Module, ctx: Context) -> Module:
 
 
 def explain_places(module: Module, ctx: Context) -> tuple[str, ...]:
-    """Why `place` puts kernels where it does: with a rule that leaves some to costs, these; without one there
-    is nothing to explain."""
-    _Rules.of(module, ctx).check()
+    """Why `place` puts kernels where it does: with a rule that leaves some to costs, these; and which ones
+    are the CPU's for their dtypes."""
+    rules = _Rules.of(module, ctx)
+    rules.check()
     found = (choice_of(module, g, ctx) for g in module.graphs.values())
-    return tuple(line for choice in found if choice is not None for line in choice.reasons())
+    lines = [line for choice in found if choice is not None for line in choice.reasons()]
+    for n in module.calls():
+        missing = rules.missing(n)
+        if missing:
+            name = n.attr("kernel")
+            why = f"it computes in {', '.join(sorted(missing))}, which some devices lack"
+            lines.append(f"{name}: at the CPU, since {why}; a rule '{name}=UNIT' places it elsewhere")
+    return tuple(dict.fromkeys(lines))
 
 
 def choice_of(module: Module, graph: Graph, ctx: Context) -> Choice | None:
@@ -86,26 +98,46 @@ def choice_of(module: Module, graph: Graph, ctx: Context) -> Choice | None:
 @dataclass(frozen=True)
 class _Rules:
     """The rules of a compile for the calls of a module. own: names of kernels, and of the nodes that they are
-    called after."""
+    called after. dtypes: of each kernel, those that some unit lacks."""
 
     module: Module
     ctx: Context
     own: frozenset[str]
+    dtypes: Mapping[str, frozenset[str]]
 
     @staticmethod
     def of(module: Module, ctx: Context) -> _Rules:
         """The rules of ctx for this module."""
-        return _Rules(module, ctx, frozenset(name for n in module.calls() for name in _own_names(n)))
+        own = frozenset(name for n in module.calls() for name in _own_names(n))
+        lacks = {dtype for m in ctx.units.values() for dtype in m.lacks}
+        kernels = module.kernels.items() if lacks else ()
+        used = {name: lacks.intersection(t.name for t in kernel_dtypes(k)) for name, k in kernels}
+        return _Rules(module, ctx, own, {name: frozenset(dtypes) for name, dtypes in used.items() if dtypes})
 
     def unit(self, n: Node) -> str:
         """The unit that runs a kernel, or that costs decide; libraries are the host's. Of one unit there is
         no choice."""
         if n.op in HOST_CALLS:
             return CPU
-        for pattern, unit in self.ctx.options.place:
-            if self.fits(pattern, n):
-                return self.ctx.unit if is_auto(unit) and len(self.ctx.units) == 1 else unit
-        return self.ctx.unit
+        if self.missing(n):
+            return CPU
+        rule = self.ruled(n)
+        return self.ctx.unit if rule is None or (is_auto(rule) and len(self.ctx.units) == 1) else rule
+
+    def ruled(self, n: Node) -> str | None:
+        """What the first rule that fits says."""
+        return next((unit for pattern, unit in self.ctx.options.place if self.fits(pattern, n)), None)
+
+    def missing(self, n: Node) -> frozenset[str]:
+        """The dtypes for which a kernel is the CPU's: those that some devices lack where it would run, unless
+        a rule names its unit."""
+        used = self.dtypes.get(str(n.attr("kernel")), frozenset())
+        if not used or n.op in HOST_CALLS:
+            return frozenset()
+        rule = self.ruled(n)
+        if rule is None:
+            return used & self.ctx.units[self.ctx.unit].lacks
+        return used if is_auto(rule) else frozenset()
 
     def fits(self, pattern: str, n: Node) -> bool:
         """Whether a rule is about a call: by a name of its own, or as the one that holds the node."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,7 @@ from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.lowering.fuse import fuse
 from smelt.core.passes.lowering.lower import lower
-from smelt.core.passes.lowering.place import place
+from smelt.core.passes.lowering.place import explain_places, place
 
 MACHINE = Machine("m", 256, 16)
 UNITS = {"cpu": MACHINE, "gpu": MACHINE, "npu": MACHINE}
@@ -222,6 +223,37 @@ def test_calls_say_what_they_hold_where_there_are_rules() -> None:
         assert call.attr("holds") == held
         (call,) = place(parse_module(print_module(lowered)), ctx).calls()
         assert call.unit == ("gpu" if rules else "cpu")
+
+
+WIDE = """
+  kernel @wide(d0: dim in 0..*, x: f32[d0, 2]) -> (y: f32[d0, 2]) {
+    serial i in d0 { serial j in 2 { y[i, j] = cast:f32(exp(cast:f64(x[i, j]))) } }
+  }
+  graph @main(%x: f32[n, 2]) -> (%c) {
+    %a = call_kernel(%x) {dims = [n], kernel = "f"} : f32[n, 2]
+    %b = call_kernel(%a) {dims = [n], kernel = "wide"} : f32[n, 2]
+    %c = call_kernel(%b) {dims = [n], kernel = "f"} : f32[n, 2]
+  }
+"""
+
+
+@pytest.mark.parametrize(("rules", "moved"), [
+    ((), ["%a -> cpu", "%b -> gpu"]),
+    ((("f", "gpu"),), ["%a -> cpu", "%b -> gpu"]),
+    ((("wide", "gpu"),), []),
+    ((("wide", "npu"), ("*", "gpu")), ["%a -> npu", "%b -> gpu"]),
+    ((("f", "cpu"),), []),
+])  # fmt: skip
+def test_a_dtype_that_devices_lack(rules: tuple[tuple[str, str], ...], moved: list[str]) -> None:
+    """Its kernel is the CPU's, also where the type is within it alone, unless a rule names a unit."""
+    units = {**UNITS, "gpu": replace(MACHINE, lacks=frozenset({"f64"}))}
+    ctx = Context(MACHINE, Options(place=rules), units=units, unit="gpu")
+    after = place(module(WIDE), ctx)
+    verify(after, "lowered")
+    assert moves(after) == moved
+    named = any(pattern in ("wide", "*") for pattern, _ in rules)
+    said = explain_places(module(WIDE), ctx)
+    assert not said if named else said[0].startswith("wide: at the CPU, since it computes in f64, which")
 
 
 def test_a_loop_moves_what_it_reads_before_it() -> None:
