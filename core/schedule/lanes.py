@@ -11,7 +11,7 @@ from math import prod
 from typing import TypeAlias
 
 from smelt.core.dim import YES, Dim, Facts, ceildiv, dmin, sym, to_dim
-from smelt.core.ir.analysis.scope import enter, kernel_facts
+from smelt.core.ir.analysis.scope import enter, expressions, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -48,7 +48,6 @@ from smelt.core.schedule.tree import (
     chain,
     declare,
     edit,
-    expressions,
     find,
     is_parallel,
     is_static,

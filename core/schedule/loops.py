@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from smelt.core.dim import YES, Dim, DimLike, Facts, ceildiv, dmax, dmin, sym, to_dim
-from smelt.core.ir.analysis.scope import accesses, enter, kernel_facts
+from smelt.core.ir.analysis.scope import accesses, enter, expressions, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
     Bound,
@@ -43,7 +43,6 @@ from smelt.core.schedule.tree import (
     ScheduleError,
     chain,
     edit,
-    expressions,
     find,
     guard_body,
     is_parallel,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from smelt.core.dim import YES, Dim, Facts, Min, SymbolAtom, align_up, sole_atom, sym, to_dim
 from smelt.core.ir.analysis.products import factors, split_factors
 from smelt.core.ir.analysis.row_operand import row_operand, with_row_operand
-from smelt.core.ir.analysis.scope import accesses, enter, kernel_facts
+from smelt.core.ir.analysis.scope import accesses, enter, expressions, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -43,7 +43,6 @@ from smelt.core.schedule.tree import (
     chain,
     declare,
     edit,
-    expressions,
     find,
     map_accesses,
     names_of,

@@ -11,7 +11,7 @@ from smelt.core.dim import Dim, Facts, ceildiv, sym, to_dim
 from smelt.core.dtype import DType, bool_, i64
 from smelt.core.ir.analysis.products import split_factors
 from smelt.core.ir.analysis.running import SoftmaxRow, softmax_row
-from smelt.core.ir.analysis.scope import enter
+from smelt.core.ir.analysis.scope import enter, expressions
 from smelt.core.ir.kernel import (
     Axis,
     Bound,
@@ -37,7 +37,6 @@ from smelt.core.schedule.tree import (
     chain,
     declare,
     edit,
-    expressions,
     guard_body,
     rebuild,
     tidy,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from smelt.core.dim import YES, ceildiv, dmin, sym, to_dim
 from smelt.core.ir.analysis.products import split_factors
 from smelt.core.ir.analysis.row_operand import row_operand, with_row_operand
-from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.analysis.scope import expressions, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
     Buffer,
@@ -34,7 +34,7 @@ from smelt.core.ir.rewrite import (
 )
 from smelt.core.schedule.loops import new_names
 from smelt.core.schedule.reductions import UPDATE
-from smelt.core.schedule.tree import ScheduleError, chain, expressions, names_of, rebuild, tidy, var_of
+from smelt.core.schedule.tree import ScheduleError, chain, names_of, rebuild, tidy, var_of
 
 
 def lift(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from smelt.core.diag import SmeltError
 from smelt.core.dim import YES, Dim, Facts, sym, to_dim
-from smelt.core.ir.analysis.scope import enter, kernel_facts
+from smelt.core.ir.analysis.scope import enter, expressions, kernel_facts
 from smelt.core.ir.kernel import (
     Axis,
     Block,
@@ -112,17 +112,6 @@ def rebuild(nodes: Iterable[LoopNode], body: Body) -> Body:
 def stores(body: Body) -> tuple[Store, ...]:
     """Every store below."""
     return tuple(s for s in walk(body) if isinstance(s, Store))
-
-
-def expressions(body: Body) -> tuple[Expr, ...]:
-    """Every whole expression below: stored values and values of lets."""
-    found: list[Expr] = []
-    for s in walk(body):
-        if isinstance(s, Store):
-            found.append(s.value)
-        elif isinstance(s, Block):
-            found += [x for _, x, *_ in s.let]
-    return tuple(found)
 
 
 def names_of(kernel: Kernel) -> set[str]:

@@ -74,7 +74,7 @@ class Dialect(GridStatements[str, Place]):
         self.functions: list[str] = []
         self._step = ""  # the variable of the innermost loop that is one, and not written out
         self.uses: dict[int, int] = {}
-        for e in expressions(s):
+        for e in expressions((s,)):
             _count(e, self.uses)
 
     # -- blocks

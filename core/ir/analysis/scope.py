@@ -170,18 +170,20 @@ def accesses(
 # ---------------------------------------------------------------- buffers
 
 
-def expressions(s: Stmt) -> Iterator[Expr]:
-    """What a statement, and those in it, store and bind."""
-    for x in walk((s,)):
-        if isinstance(x, Store):
-            yield x.value
-        elif isinstance(x, Block):
-            yield from (value for _, value, _, _ in x.let)
+def expressions(body: Body) -> tuple[Expr, ...]:
+    """Every whole expression below: stored values and values of lets."""
+    found: list[Expr] = []
+    for s in walk(body):
+        if isinstance(s, Store):
+            found.append(s.value)
+        elif isinstance(s, Block):
+            found += [x for _, x, *_ in s.let]
+    return tuple(found)
 
 
 def kernel_dtypes(k: Kernel) -> frozenset[DType]:
     """Every dtype that a kernel computes with."""
-    values = (x for s in k.body for e in expressions(s) for x in walk_expr(e))
+    values = (x for e in expressions(k.body) for x in walk_expr(e))
     return frozenset({*(b.dtype for b in kernel_buffers(k).values()), *(x.dtype for x in values)})
 
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from smelt.core.dim import YES, Dim, product
-from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.analysis.scope import expressions, kernel_facts
 from smelt.core.ir.instructions import meaning
 from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.ir.layout import PackDim, PackSpec
 from smelt.core.machine import Machine
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.fitting import Fit, fitting, fitting_words, latency, power
-from smelt.core.schedule.tree import ScheduleError, chain, expressions, find, var_of
+from smelt.core.schedule.tree import ScheduleError, chain, find, var_of
 from smelt.core.schedule.view import Roles, View, block_roles, roles
 
 MAX_ROWS = 16

@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import gcd
 
 from smelt.core.dim import YES, Dim, product, to_dim
-from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.analysis.scope import expressions, kernel_facts
 from smelt.core.ir.kernel import Call, Index, Load, walk_expr
 from smelt.core.ir.rewrite import bound_symbols
 from smelt.core.schedule.draft import Draft
@@ -20,7 +20,7 @@ from smelt.core.schedule.strategies.reduction import (
     in_flight,
     panel_names,
 )
-from smelt.core.schedule.tree import ScheduleError, expressions, find
+from smelt.core.schedule.tree import ScheduleError, find
 from smelt.core.schedule.view import View
 
 CHUNK_BYTES = 16 * 1024

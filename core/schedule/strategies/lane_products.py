@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from smelt.core.dim import YES
-from smelt.core.ir.analysis.scope import kernel_facts
+from smelt.core.ir.analysis.scope import expressions, kernel_facts
 from smelt.core.ir.kernel import Load, Loop, walk_expr
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import (
@@ -29,7 +29,7 @@ from smelt.core.schedule.strategies.lane_streams import heads_and_rows, streamed
 from smelt.core.schedule.strategies.lane_tiles import tiled
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS, FEW_LANE_ROWS, few_rows, few_rows_in_groups
 from smelt.core.schedule.strategies.reduction import prod_or_none
-from smelt.core.schedule.tree import ScheduleError, expressions, find
+from smelt.core.schedule.tree import ScheduleError, find
 from smelt.core.schedule.view import Roles, View, roles
 
 LEAST_PARTS = 4

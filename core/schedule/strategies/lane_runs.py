@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from smelt.core.ir.analysis.scope import expressions
 from smelt.core.ir.kernel import Load, walk_expr
 from smelt.core.ir.layout import PackDim, PackSpec
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.contraction import fits_panels, panel_spec
 from smelt.core.schedule.strategies.lanes import few_rows_in_groups
 from smelt.core.schedule.strategies.reduction import prod_or_none
-from smelt.core.schedule.tree import expressions, find
+from smelt.core.schedule.tree import find
 from smelt.core.schedule.view import Roles, roles
 
 RUN_COLUMNS = 8

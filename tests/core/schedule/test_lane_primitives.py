@@ -10,7 +10,7 @@ from strategy_kernels import KERNELS
 
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import f32, u8
-from smelt.core.ir.analysis.scope import kernel_buffers, kernel_facts
+from smelt.core.ir.analysis.scope import expressions, kernel_buffers, kernel_facts
 from smelt.core.ir.barriers import barriers_before, needs_barrier_after
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.interp_lanes import run_lanes
@@ -19,7 +19,7 @@ from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Machine
 from smelt.core.schedule.schedule import apply, parse
-from smelt.core.schedule.tree import ScheduleError, expressions
+from smelt.core.schedule.tree import ScheduleError
 
 GPU = Machine("gpu", 128, 64, levels=("group", "lane", "vector"), max_lanes=16, shared_bytes=8 << 10)
 TILED = (
