@@ -350,8 +350,8 @@ class Runner:
         flat: Any = 0
         for d, extent in zip(s.index, self.buffers[s.buffer].shape, strict=True):
             flat = flat * max(extent, 1) + dim_function(d)(env)
-        flat = np.broadcast_to(flat, shape).ravel()
-        return len(np.unique(flat)) == len(flat)
+        flat = np.sort(np.broadcast_to(flat, shape), axis=None)
+        return bool(np.all(flat[1:] != flat[:-1]))
 
     def store(self, s: Store, env: LoopEnv, shape: tuple[int, ...]) -> None:
         live = _mask(s.guard, env, True)
@@ -363,7 +363,7 @@ class Runner:
             """The elements that are stored, in the order of the loops."""
             if not shape:
                 return v
-            spread = np.broadcast_to(v, shape)
+            spread = v if np.shape(v) == shape else np.broadcast_to(v, shape)
             return spread.reshape(-1) if everywhere else spread[np.broadcast_to(live, shape)]
 
         value = self.eval(s.value, env, live) if s.accumulate != "fma" else None
@@ -429,9 +429,13 @@ class Runner:
         shape = self.buffers[name].shape
         if len(dims) != len(shape):
             raise self.broken(f"{len(dims)} indices for {name} of rank {len(shape)}")
-        found = []
+        found: list[int | Array] = []
         for axis, (d, extent) in enumerate(zip(dims, shape, strict=True)):
-            i = np.asarray(dim_function(d)(env), np.int64)
+            at = dim_function(d)(env)
+            if type(at) is int and 0 <= at < extent:
+                found.append(at)
+                continue
+            i = np.asarray(at, np.int64)
             # as unsigned numbers those below 0 are beyond any extent
             if i.size and np.maximum.reduce(i.view(np.uint64), axis=None) >= extent:
                 i = np.where(live, i, 0)
@@ -549,7 +553,8 @@ def _mask(guard: tuple[Bound, ...], env: LoopEnv, live: Any) -> Any:
     result = live
     for b in guard:
         low, i, high = (dim_function(d)(env) for d in (b.low, b.index, b.high))
-        result = np.logical_and(result, np.logical_and(low <= i, i < high))
+        inside = (low <= i) & (i < high)
+        result = inside if result is True else inside & result
     return result
 
 

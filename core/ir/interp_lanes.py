@@ -8,7 +8,7 @@ a device. Where the barriers stand is what emitters ask core/ir/barriers.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from smelt.core.ir.groups import nest
 from smelt.core.ir.interp_kernel import LoopEnv, Runner, dim_function, run_kernel, tile_sizes
 from smelt.core.ir.kernel import Block, Buffer, Kernel, Loop, LoopNode, Stmt, Store, Tiles, walk
 
+T = TypeVar("T")
 Steps: TypeAlias = Iterator[object]
 """A lane at work; it stops at every barrier and says which."""
 Barriers: TypeAlias = Callable[..., frozenset[int]]
@@ -38,12 +39,27 @@ def run_lanes(
     inputs: Sequence[Array],
     most: int,
     seed: int = 0,
-    before: Barriers = barriers_before,
+    before: Barriers | None = None,
 ) -> tuple[Array, ...]:
-    """As `run_kernel`, with groups of at most `most` lanes. before: positions of barriers in a body; tests
-    leave some out. Raises SmeltError(kind='internal') also where lanes come to different barriers."""
+    """As `run_kernel`, with groups of at most `most` lanes. before: positions of barriers in a body, asked by
+    each lane; tests leave some out. Raises SmeltError(kind='internal') also where lanes come to different
+    barriers."""
     rng = np.random.default_rng(seed)
-    return run_kernel(kernel, dims, inputs, lambda k, env: _Lanes(k, env, most, rng, before))
+    asked = before or _once(barriers_before)
+    return run_kernel(kernel, dims, inputs, lambda k, env: _Lanes(k, env, most, rng, asked))
+
+
+def _once(fn: Callable[..., T]) -> Callable[..., T]:
+    """fn, whose result for the same objects is kept with them: each lane asks in each round of a loop."""
+    kept: dict[tuple[int, ...], tuple[tuple[object, ...], T]] = {}
+
+    def found(*about: object) -> T:
+        key = tuple(map(id, about))
+        if key not in kept:
+            kept[key] = about, fn(*about)
+        return kept[key][1]
+
+    return found
 
 
 class _Lanes(Runner):
@@ -57,6 +73,7 @@ class _Lanes(Runner):
         self.most, self.rng, self.before = most, rng, before
         self.known = kernel_buffers(kernel)
         self.own: frozenset[str] = frozenset()
+        self.entered = _once(enter)  # all lanes have the facts that the first has made
 
     def whole(self) -> None:
         """All of the kernel."""
@@ -111,7 +128,7 @@ class _Lanes(Runner):
                 if n % lanes == me:
                     self.instance(nodes, body, at)
             return
-        inner = enter(facts, s)
+        inner = self.entered(facts, s)
         if isinstance(s, Block):
             found = self.bound(s, env)
             if reads_what_it_writes(s):
