@@ -85,8 +85,12 @@ def test_lanes_that_are_tasks_of_their_own_copy_nothing(name: str) -> None:
         in_step(name, replace(NARROW, vector_bits=512, subgroup=1))
 
 
-def test_golden_of_tiles(golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which products of many rows are tiled, which are not and why, and what becomes of two."""
+Drafted = tuple[dict[str, Kernel], dict[str, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def drafted() -> Drafted:
+    """Every kernel as it is scheduled for a narrow machine, and which `tiled` takes or why it does not."""
     seen: dict[str, list[str]] = {}
     products = importlib.import_module("smelt.core.schedule.strategies.lane_products")
 
@@ -98,11 +102,18 @@ def test_golden_of_tiles(golden: Callable[[str, str], None], monkeypatch: pytest
             raise
         seen.setdefault("takes", []).append(name)
 
-    monkeypatch.setattr(products, "tiled", watched)
     done = {}
     table = [(n, k, c) for n, (k, c, _) in KERNELS.items()]
-    for name, kernel, constants in [*table, *((n, k, c) for n, (k, c, *_) in IN_STEP.items())]:
-        done[name] = draft(kernel, NARROW, frozenset(constants)).kernel
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "tiled", watched)
+        for name, kernel, constants in [*table, *((n, k, c) for n, (k, c, *_) in IN_STEP.items())]:
+            done[name] = draft(kernel, NARROW, frozenset(constants)).kernel
+    return done, seen
+
+
+def test_golden_of_tiles(golden: Callable[[str, str], None], drafted: Drafted) -> None:
+    """Which products of many rows are tiled, which are not and why, and what becomes of two."""
+    done, seen = drafted
     lines = [f"tiles of products, on a machine of {NARROW.subgroup} lanes in step"]
     for why in sorted(seen):
         names = ", ".join(dict.fromkeys(seen[why]))
@@ -113,11 +124,9 @@ def test_golden_of_tiles(golden: Callable[[str, str], None], monkeypatch: pytest
     golden("schedules/lane_tiles.txt", "\n".join(lines) + "\n")
 
 
-def test_golden_of_copies(golden: Callable[[str, str], None]) -> None:
+def test_golden_of_copies(golden: Callable[[str, str], None], drafted: Drafted) -> None:
     """Which elementwise kernels go through shared memory, which do not, and what becomes of three."""
-    table = [(n, k, c) for n, (k, c, _) in KERNELS.items()]
-    done = {n: draft(k, NARROW, frozenset(c)).kernel
-            for n, k, c in [*table, *((n, k, c) for n, (k, c, *_) in IN_STEP.items())]}  # fmt: skip
+    done, _ = drafted
     plain = {n: k for n, k in done.items() if "reduce" not in k.schedule and "accumulate" not in k.schedule}
     lines = [f"elementwise, on a machine of {NARROW.subgroup} lanes in step"]
     for what, shared in (("through shared memory", True), ("in place", False)):
