@@ -8,6 +8,7 @@ a device. Where the barriers stand is what emitters ask core/ir/barriers.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -74,6 +75,8 @@ class _Lanes(Runner):
         self.known = kernel_buffers(kernel)
         self.own: frozenset[str] = frozenset()
         self.entered = _once(enter)  # all lanes have the facts that the first has made
+        self.has_lanes = _once(has_lanes)
+        self.reads_what_it_writes = _once(reads_what_it_writes)
 
     def whole(self) -> None:
         """All of the kernel."""
@@ -114,7 +117,7 @@ class _Lanes(Runner):
         for i, s in enumerate(body):
             if i in stops:
                 yield "before", id(body), i
-            if has_lanes(s):
+            if self.has_lanes(s):
                 yield from self.shared(s, env, facts, me, lanes)
             elif me == 0:
                 self.run((s,), env)
@@ -124,14 +127,13 @@ class _Lanes(Runner):
         assert not isinstance(s, Store)
         if isinstance(s, Loop | Tiles) and s.level == "lane":
             nodes, body = nest(s, "lane")
-            for n, at in enumerate(_points(nodes, env)):
-                if n % lanes == me:
-                    self.instance(nodes, body, at)
+            for at in islice(_points(nodes, env), me, None, lanes):
+                self.instance(nodes, body, at)
             return
         inner = self.entered(facts, s)
         if isinstance(s, Block):
             found = self.bound(s, env)
-            if reads_what_it_writes(s):
+            if self.reads_what_it_writes(s):
                 yield "let", id(s)
             if found is not None:
                 self.declared(s.buffers, found)
