@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from boards import need_emulator
 from entry_models import LLM, LLM_DIMS, SPEECH, ByHand, numbers, same
+from in_process import smelt_says
 from onnx import helper
 from state_models import DECODER_STATE
 
@@ -80,10 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cli(folder: Path, *words: object) -> dict[str, Any]:
     """The answer of a command."""
-    command = [sys.executable, "-m", "smelt.cli", *map(str, words), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-    assert done.stdout, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(smelt_says(*words, "--json", folder=folder)[1])
     return answer
 
 
@@ -176,9 +174,8 @@ def test_check_tells_the_problems_of_all_entries(folder: Path) -> None:
     assert [(p["node"], p["message"].split(":")[0]) for p in found] == [
         ("here", "entry 'one'"), ("here", "entry 'three'")
     ]  # fmt: skip
-    command = [sys.executable, "-m", "smelt.cli", "check", "--sarif", "two=prefill.onnx", "one=bad.onnx"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-    (ran,) = json.loads(done.stdout)["runs"]
+    _, said = smelt_says("check", "--sarif", "two=prefill.onnx", "one=bad.onnx", folder=folder)
+    (ran,) = json.loads(said)["runs"]
     assert [a["location"]["uri"] for a in ran["artifacts"]] == ["prefill.onnx", "bad.onnx"]
     place = ran["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
     assert place == {"uri": "bad.onnx", "index": 1}
