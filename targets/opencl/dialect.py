@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from math import prod
 
-from smelt.core.dim import YES, Dim, sym
+from smelt.core.dim import YES, Dim, sym, to_dim
 from smelt.core.dtype import DType, bf16, bool_, f16, i64
 from smelt.core.ir.analysis.scope import expressions
 from smelt.core.ir.kernel import Buffer, Expr, Index, Kernel, Stmt, Tiles, children
@@ -20,6 +20,7 @@ from smelt.targets.opencl import scalars
 from smelt.targets.opencl.helpers import Helpers, storage_type, value_type
 from smelt.targets.opencl.index import index_text, long_literal
 from smelt.targets.opencl.machine import PRIVATE_LIMIT
+from smelt.targets.opencl.tile_parts import WHOLE, tile_of
 from smelt.targets.opencl.vector_arrays import whole_vectors
 from smelt.targets.opencl.writer import Writer
 
@@ -33,10 +34,12 @@ _OPERATORS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place(GridPlace):
     """name: a C pointer, or an array of computed values (see helpers.value_type). vectors: an array of
-    vectors that `name` points into, of so many elements each: compilers keep those in registers."""
+    vectors that `name` points into, of so many elements each: compilers keep those in registers. first: the
+    element of the buffer that the array begins with."""
 
     name: str
     vectors: tuple[str, int] = ("", 0)
+    first: Dim = field(default_factory=lambda: to_dim(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class CVariable:
 
 
 _WORD = re.compile(r"\w+")
+FIRST = "tile.first"
+"""The symbol of the first row of a part of a tile."""
 
 
 class Dialect(GridStatements[str, Place]):
@@ -72,6 +77,7 @@ class Dialect(GridStatements[str, Place]):
         self.head: list[str] = []
         self.given = {"lane": "const long lane"}
         self.functions: list[str] = []
+        self._in_parts = WHOLE
         self._step = ""  # the variable of the innermost loop that is one, and not written out
         self.uses: dict[int, int] = {}
         for e in expressions((s,)):
@@ -101,10 +107,30 @@ class Dialect(GridStatements[str, Place]):
             self.w.line("#pragma unroll")
         else:
             self._step = var
-        head = f"for (long {name} = 0; {name} < {self.index(extent)}; ++{name})"
+        start, end = "0", self.index(extent)
+        if var in self._in_parts.loops:
+            start = self.index(sym(FIRST))
+            end = f"{start} + {self._in_parts.rows}L / TILE_PARTS"
+        head = f"for (long {name} = {start}; {name} < {end}; ++{name})"
         with self.block(f"if ({asked}) {head}" if asked else head):
             yield name
         self._step = step
+
+    @contextmanager
+    def _buffers(self, buffers: Sequence[Buffer], body: tuple[Stmt, ...], shared: bool) -> Iterator[None]:
+        """As always, around all of `body` for a part of its rows after the other, if it is a tile."""
+        before, tile = self._in_parts, WHOLE if shared else tile_of(buffers, body)
+        with ExitStack() as around:
+            if tile.rows:
+                name = self.w.fresh("first")
+                head = f"for (long {name} = 0; {name} < {tile.rows}L; {name} += {tile.rows}L / TILE_PARTS)"
+                around.enter_context(self.block(head))
+                facts = self.facts.with_range(FIRST, 0, tile.rows - 1)
+                around.enter_context(self.scope({FIRST: name}, facts))
+                self._in_parts = tile
+            with super()._buffers(buffers, body, shared):
+                yield
+        self._in_parts = before
 
     @contextmanager
     def turns(self, count: str) -> Iterator[str]:
@@ -218,9 +244,13 @@ class Dialect(GridStatements[str, Place]):
 
     # -- memory
 
+    def flat(self, place: Place, index: Sequence[Dim]) -> Dim:
+        """Where an element is in its array, in elements."""
+        return flat_index(place, index) - place.first
+
     def element(self, name: str, index: Sequence[Dim]) -> tuple[Place, str]:
         place = self.places[name]
-        return self.based(place, flat_index(place, index))
+        return self.based(place, self.flat(place, index))
 
     def based(self, place: Place, at: Dim) -> tuple[Place, str]:
         """An element's place and number, counted from what stays as it is in the innermost loop: a compiler
@@ -267,10 +297,12 @@ class Dialect(GridStatements[str, Place]):
         if not width or count % width:
             self.w.line(f"{kind} {name}[{count}];")
             return Place(buffer=b, extents=extents, leading=leading, name=name)
-        vectors = self.w.fresh(f"v_{identifier(b.name)}")
-        self.w.line(f"{kind}{width} {vectors}[{count // width}];")
+        vectors, rows = self.w.fresh(f"v_{identifier(b.name)}"), self._in_parts.rows
+        self.w.line(f"{kind}{width} {vectors}[{count // width}{' / TILE_PARTS' if rows else ''}];")
         self.w.line(f"__private {kind} *const {name} = (__private {kind} *){vectors};")
-        return Place(buffer=b, extents=extents, leading=leading, name=name, vectors=(vectors, width))
+        first = sym(FIRST) * (count // rows) if rows else to_dim(0)
+        made = Place(buffer=b, extents=extents, leading=leading, name=name, first=first)
+        return replace(made, vectors=(vectors, width))
 
     def shared_array(self, b: Buffer, extents: tuple[int, ...]) -> Place:
         """OpenCL C wants arrays of the group at the head of a kernel."""

@@ -26,6 +26,13 @@ _FP64 = """\
 """
 
 
+_TILES = """\
+#ifndef TILE_PARTS
+#define TILE_PARTS 1
+#endif
+"""
+
+
 # A fused product in an index computation (resize) would choose another element than the definition does.
 _EXACT = "#pragma OPENCL FP_CONTRACT OFF\n\n"
 
@@ -59,11 +66,11 @@ def emit_program(
 
 def _program_text(parts: Sequence[Part], helpers: Helpers, doubles: Iterable[str]) -> str:
     """The source of a program: what the parts need, then the parts. The driver reads the names of the parts
-    that need doubles in the first line; it defines ONE and ONE_name to compile a single part, and ALONE for
-    all but chains."""
+    that need doubles in the first line; it defines ONE and ONE_name to compile a single part, ALONE for
+    all but chains, and TILE_PARTS as 2 where registers hold half of a tile."""
     names = " ".join(doubles)
     head = f"/* fp64: {names} */\n{_FP64}" if names else ""
-    return "\n".join([head + _EXACT + helpers.text(), *map(_alone, parts)])
+    return "\n".join([head + _TILES + _EXACT + helpers.text(), *map(_alone, parts)])
 
 
 def _alone(p: Part) -> str:

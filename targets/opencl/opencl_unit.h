@@ -10,7 +10,7 @@ enum {
   CL_DEVICE_TYPE_CPU = 1 << 1, CL_DEVICE_TYPE_GPU = 1 << 2, CL_DEVICE_TYPE = 0x1000, CL_DEVICE_NAME = 0x102B,
   CL_DRIVER_VERSION = 0x102D, CL_DEVICE_VERSION = 0x102F, CL_PROGRAM_BINARY_SIZES = 0x1165, CL_PROGRAM_BINARIES = 0x1166,
   CL_PROGRAM_BUILD_LOG = 0x1183, CL_KERNEL_WORK_GROUP_SIZE = 0x11B0, CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035,
-  CL_DEVICE_DOUBLE_FP_CONFIG = 0x1032, CL_EVENT_STATUS = 0x11D3, CL_QUEUE_PROFILING = 2, CL_PROFILING_START = 0x1282,
+  CL_DEVICE_DOUBLE_FP_CONFIG = 0x1032, CL_EVENT_STATUS = 0x11D3, CL_QUEUE_PROFILING = 2, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT = 0x103A, CL_PROFILING_START = 0x1282,
   CL_PROFILING_END = 0x1283,
   CL_MEM_READ_WRITE = 1, CL_MEM_READ_ONLY = 4, CL_MEM_USE_HOST_PTR = 8, CL_MEM_ALLOC_HOST_PTR = 16, CL_MEM_COPY_HOST_PTR = 32, CL_MAP_READ = 1,
   CL_MAP_WRITE = 2, CL_INVALID_KERNEL_NAME = -46
@@ -233,8 +233,13 @@ static int32_t create_context(smelt_rt *rt, cl_unit *u) {
   return u->queue ? SMELT_OK : cl_failed(rt, u, "clCreateCommandQueue", code);
 }
 
+/* A device whose vectors are half of the language's widest, or less, makes tiles of sums in two parts, which its registers hold. */
 static const char *options_of(const cl_unit *u) {
-  return u->model->keep_subnormals ? "-cl-std=CL1.2" : "-cl-std=CL1.2 -cl-denorms-are-zero";
+  uint32_t lanes = 1;
+  u->cl.clGetDeviceInfo(u->device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof lanes, &lanes, NULL);
+  int parts = lanes > 1 && lanes < 16;
+  if (u->model->keep_subnormals) return parts ? "-cl-std=CL1.2 -DTILE_PARTS=2" : "-cl-std=CL1.2";
+  return parts ? "-cl-std=CL1.2 -cl-denorms-are-zero -DTILE_PARTS=2" : "-cl-std=CL1.2 -cl-denorms-are-zero";
 }
 
 /* What a binary depends on besides the code. */

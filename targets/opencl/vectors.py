@@ -25,7 +25,6 @@ from smelt.core.ir.kernel import (
     walk_expr,
 )
 from smelt.core.ir.rewrite import free_symbols, map_expr
-from smelt.targets.grid.exprs import flat_index
 from smelt.targets.opencl.dialect import LONG, Dialect, Place
 from smelt.targets.opencl.helpers import storage_type, unsigned_type, value_type
 from smelt.targets.opencl.vector_arrays import WIDTHS
@@ -181,7 +180,7 @@ class Vectors(Dialect):
     def _flat(self, name: str, index: tuple[Dim, ...]) -> tuple[Place, Dim, int]:
         """The place of a buffer, the flat index of the vector's first element, the step to the next."""
         place = self.places[name]
-        flat = flat_index(place, index)
+        flat = self.flat(place, index)
         if self._var not in flat.symbols:
             return place, flat, 0
         found = flat.linear(self._var)

@@ -32,16 +32,16 @@ def context() -> Any:
 
 
 class OnDevice:
-    """A built kernel."""
+    """A built kernel. tile_parts: in how many parts tiles of sums are made."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, tile_parts: int = 1) -> None:
         import pyopencl as cl
 
         self.kernel = kernel
         self.text, parts = emit_program([kernel])
         self.parts = [parts[kernel.name, i] for i in range(len(kernel.body))]
         ctx, self.queue = context()
-        self.program = cl.Program(ctx, self.text).build(["-cl-std=CL1.2"])
+        self.program = cl.Program(ctx, self.text).build(["-cl-std=CL1.2", f"-DTILE_PARTS={tile_parts}"])
         self.entries = [cl.Kernel(self.program, p.name) for p in self.parts]
 
     def __call__(self, inputs: Sequence[Array], dims: Mapping[str, int] | None = None) -> list[Array]:

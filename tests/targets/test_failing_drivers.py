@@ -206,6 +206,18 @@ def test_parts_of_a_chain_that_a_driver_refuses(
     assert not (tmp_path / "refused").exists()
 
 
+@needs_opencl
+@pytest.mark.parametrize(("lanes", "parts"), [(1, 1), (4, 2), (8, 2), (16, 1)])
+def test_tiles_are_made_in_parts_where_vectors_are_half_as_wide(
+    lanes: int, parts: int, shims: dict[str, tuple[Path, str]], bundles: Path, tmp_path: Path
+) -> None:
+    """A GPU says 1, a processor with AVX2 8; what registers hold follows from it."""
+    for refused in (1, 2):
+        env = {"LANES": str(lanes), "REFUSES_IF": f"TILE_PARTS == {refused}", "SMELT_CACHE": str(tmp_path)}
+        said = run(bundle(bundles, "opencl"), "0,1", shims["opencl"], **env)[0]
+        assert said.startswith("device: " if parts == refused else "ran on the device"), said
+
+
 @needs_vulkan
 @pytest.mark.parametrize(("weak", "forms"), [("halves=0", 2), ("halves=0,storage16=0", 1)])
 def test_another_form_of_a_kernel_that_a_driver_refuses(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import ir_samples
 import pytest
@@ -11,6 +12,7 @@ from opencl_run import OnDevice
 from scheduled_trees import TREES
 
 from smelt.core.diag import SmeltError
+from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_kernel
 from smelt.core.schedule.module import schedule_kernel
 from smelt.targets.opencl.emit import emit_program
@@ -68,6 +70,51 @@ kernel @sums(n: dim in 0..*, x: f32[n, 16], w: f32[4]) -> (y: f32[n, 12]) {
 }"""
     source, _ = emit_program([parse_kernel(text)])
     assert "float16 v_acc[4];" in source and "].s89ab" in source
+
+
+TILE = """
+kernel @tile(n: dim in 0..*, x: f32[n, 9], w: f32[9, 16]) -> (y: f32[n, 16], z: f32[n, 16]) {
+  group i in (n + ROWS - 1)//ROWS {
+    register acc: f32[ROWS, 16]
+    unroll r in ROWS { vector j in 16 { acc[r, j] = 0.5: f32 } }
+    serial k in 9 {
+      unroll r in ROWS { vector j in 16 { acc[r, j] add= x[min(ROWS*i + r, n - 1), k] * w[k, j] } }
+    }
+    LAST
+  }
+}"""
+FIRST = "y[ROWS*i + r, j] = acc[r, j] if (0 <= ROWS*i + r < n)"
+OTHER = "z[ROWS*i + r, j] = (sum q in 2 { acc[r, j] }) if (0 <= ROWS*i + r < n)"
+OWN = f"unroll r in ROWS {{ vector j in 16 {{ {FIRST} }} vector j in 16 {{ {OTHER} }} }}"
+
+
+def tile(rows: int, last: str = OWN) -> Kernel:
+    return parse_kernel(TILE.replace("LAST", last).replace("ROWS", str(rows)))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("rows", [6, 8])
+def test_a_tile_of_sums_may_be_made_in_parts(rows: int, parts: int) -> None:
+    """By devices whose registers hold half of it: the same text, with as many sums in a part."""
+    sizes = ({"n": 0}, {"n": 1}, {"n": rows}, {"n": 3 * rows - 1})
+    text = check_tree(partial(OnDevice, tile_parts=parts), tile(rows), sizes).text
+    assert f"float16 v_acc[{rows} / TILE_PARTS];" in text and text.count("for (long first = 0") == 1
+
+
+@pytest.mark.parametrize(("rows", "last"), [
+    (4, OWN), (7, OWN),  # small enough for all; no two halves
+    (8, OWN.replace("acc[r, j]", "acc[7 - r, j]")),  # another part's row
+    (8, OWN.replace("unroll", "serial")),
+    (8, "vector j in 16 { y[8*i, j] = acc[0, j] if (0 <= 8*i < n) }"),
+    (8, f"unroll r in ROWS {{ vector j in 16 {{ {FIRST} {OTHER.replace('acc[r, j]', 'y[0, j]')} }} }}"),
+    (8, f"unroll r in ROWS {{ vector j in 16 {{ {FIRST} {FIRST} }} }}"),
+])  # fmt: skip
+def test_other_tiles_stay_whole(rows: int, last: str) -> None:
+    """Whatever is told, they are made at once, and right."""
+    kernel = tile(rows, last)
+    assert "/ TILE_PARTS" not in emit_program([kernel])[0]
+    if "z[" in last and "y[0" not in last:
+        check_tree(partial(OnDevice, tile_parts=2), kernel, ({"n": 1}, {"n": 17}))
 
 
 def test_a_vector_loop_that_bounds_cut_short_has_a_whole_version() -> None:

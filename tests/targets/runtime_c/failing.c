@@ -4,6 +4,8 @@
  *   FAILS_AFTER=n   so many submits (Vulkan) or launches (OpenCL) succeed, then the device is lost
  *   REFUSES=name    this kernel is compiled by nobody
  *   REFUSALS=n      or, by Vulkan's, after so many tries
+ *   REFUSES_IF=c    nothing is compiled where this condition of the preprocessor holds (OpenCL)
+ *   LANES=n         the device's vectors have so many floats (OpenCL)
  *
  * x86-64 alone: functions that are passed on are jumps. */
 #define _GNU_SOURCE
@@ -57,7 +59,7 @@ void *vkGetInstanceProcAddr(void *instance, const char *name) {
 #else
 enum { OUT_OF_RESOURCES = -5 };
 #define PASSED_ON(X)                                                                                                            \
-  X(clGetPlatformIDs) X(clGetDeviceIDs) X(clGetDeviceInfo) X(clCreateContext) X(clCreateCommandQueue) X(clCreateBuffer)          \
+  X(clGetPlatformIDs) X(clGetDeviceIDs) X(clCreateContext) X(clCreateCommandQueue) X(clCreateBuffer)          \
   X(clCreateProgramWithBinary) X(clGetProgramInfo) X(clBuildProgram) X(clGetProgramBuildInfo) X(clCreateKernel)                  \
   X(clGetKernelWorkGroupInfo) X(clSetKernelArg) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer)            \
   X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject) X(clEnqueueMarkerWithWaitList) X(clGetEventInfo) X(clReleaseEvent)             \
@@ -74,6 +76,17 @@ __attribute__((constructor)) static void find_all(void) {
   PASSED_ON(FIND)
 }
 
+int32_t clGetDeviceInfo(void *device, uint32_t what, size_t room, void *value, size_t *bytes) {
+  enum { NATIVE_VECTOR_WIDTH_FLOAT = 0x103A };
+  int32_t (*ask)(void *, uint32_t, size_t, void *, size_t *);
+  void *at = dlsym(real, "clGetDeviceInfo");
+  memcpy(&ask, &at, sizeof at);
+  int32_t code = ask(device, what, room, value, bytes);
+  const char *lanes = getenv("LANES");
+  if (lanes && !code && what == NATIVE_VECTOR_WIDTH_FLOAT && room == 4) *(uint32_t *)value = (uint32_t)atol(lanes);
+  return code;
+}
+
 /* So that launches go one by one. */
 void *clGetExtensionFunctionAddressForPlatform(void *platform, const char *name) { return (void)platform, (void)name, NULL; }
 
@@ -88,11 +101,12 @@ int32_t clEnqueueNDRangeKernel(void *queue, void *kernel, uint32_t n, const size
 void *clCreateProgramWithSource(void *context, uint32_t n, const char **texts, const size_t *lengths, int32_t *code) {
   void *(*make)(void *, uint32_t, const char **, const size_t *, int32_t *), *at = dlsym(real, "clCreateProgramWithSource");
   memcpy(&make, &at, sizeof at);
-  const char *name = getenv("REFUSES");
+  const char *name = getenv("REFUSES"), *condition = getenv("REFUSES_IF");
   char wrong[600];
-  if (!name) return make(context, n, texts, lengths, code);
-  const char *all_of = strstr(name, "chain") ? "!defined(ONE) && !defined(ALONE)" : "!defined(ONE)";
-  snprintf(wrong, sizeof wrong, "\n#if %s || defined(ONE_%.200s)\nno C at all;\n#endif\n", all_of, name);
+  if (!name && !condition) return make(context, n, texts, lengths, code);
+  const char *all_of = name && strstr(name, "chain") ? "!defined(ONE) && !defined(ALONE)" : "!defined(ONE)";
+  if (condition) snprintf(wrong, sizeof wrong, "\n#if %.400s\nno C at all;\n#endif\n", condition);
+  else snprintf(wrong, sizeof wrong, "\n#if %s || defined(ONE_%.200s)\nno C at all;\n#endif\n", all_of, name);
   const char *both[] = {texts[0], wrong};
   const size_t sizes[] = {lengths[0], strlen(wrong)};
   return make(context, 2, both, sizes, code);
