@@ -81,7 +81,7 @@ class Dialect(GridStatements[str, Place]):
         self._step = ""  # the variable of the innermost loop that is one, and not written out
         self.uses: dict[int, int] = {}
         for e in expressions((s,)):
-            _count(e, self.uses)
+            count_uses(e, self.uses)
 
     # -- blocks
 
@@ -320,8 +320,9 @@ def _element(d: DType) -> str:
     return storage_type(d) if d == bool_ else value_type(d)
 
 
-def _count(e: Expr, uses: dict[int, int]) -> None:
+def count_uses(e: Expr, uses: dict[int, int]) -> None:
+    """How often each object occurs in others, by identity."""
     uses[id(e)] = uses.get(id(e), 0) + 1
     if uses[id(e)] == 1:
         for c in children(e):
-            _count(c, uses)
+            count_uses(c, uses)

@@ -17,16 +17,20 @@ from smelt.core.ir.kernel import (
     Const,
     Expr,
     Index,
+    Kernel,
     Let,
     Load,
     Loop,
     Reduce,
+    Stmt,
     Store,
     walk_expr,
 )
 from smelt.core.ir.rewrite import free_symbols, map_expr
-from smelt.targets.opencl.dialect import LONG, Dialect, Place
-from smelt.targets.opencl.helpers import storage_type, unsigned_type, value_type
+from smelt.core.machine import Machine
+from smelt.targets.opencl.dialect import LONG, Dialect, Place, count_uses
+from smelt.targets.opencl.helpers import Helpers, storage_type, unsigned_type, value_type
+from smelt.targets.opencl.shared_values import ahead, alike, independent
 from smelt.targets.opencl.vector_arrays import WIDTHS
 
 _COMPARE: Mapping[str, str] = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -57,6 +61,12 @@ class Vectors(Dialect):
 
     _var: str = ""
     _width: int = 0
+
+    def __init__(
+        self, kernel: Kernel, s: Stmt, machine: Machine, helpers: Helpers, name: str = ""
+    ) -> None:
+        super().__init__(kernel, s, machine, helpers, name)
+        self._made: list[list[Store]] = []  # `uses` goes by identity: what it counts has to stay
 
     def vectors(self, s: Loop, count: int) -> bool:
         """A vector loop of that many iterations by vector types; False, and nothing printed, when it has no
@@ -90,6 +100,12 @@ class Vectors(Dialect):
 
     def _row(self, s: Loop, found: list[Store], count: int, hold: frozenset[Bound]) -> None:
         at = 0
+        if independent(found):
+            found, uses = alike(found), dict[int, int]()
+            for x in found:
+                count_uses(x.value, uses)
+            self.uses.update(uses)
+            self._made.append(found)
         while at < count:
             width = next((w for w in WIDTHS if w <= count - at), 1)
             self._piece(s, found, at, width, hold)
@@ -133,21 +149,22 @@ class Vectors(Dialect):
         before = self._var, self._width
         self._var, self._width = var, width
         with self.frame(), self.scope({var: at}, facts):
-            for x in found:
-                self._vector_store(x, hold)
+            tests = [self.condition(tuple(b for b in x.guard if b not in hold)) for x in found]
+            known: dict[int, tuple[Expr, _Value]] = {}
+            if independent(found):
+                always = [x for x, test in zip(found, tests, strict=True) if test is None]
+                shapes = {name: place.buffer.shape for name, place in self.places.items()}
+                for e in ahead(found, always, self.facts, shapes):
+                    self._vec(e, hold, known)
+            for x, test in zip(found, tests, strict=True):
+                if test is None:
+                    self._vector_write(x, hold, dict(known))
+                    continue
+                with self.when(test):
+                    self._vector_write(x, hold, dict(known))
         self._var, self._width = before
 
     # -- stores
-
-    def _vector_store(self, s: Store, hold: frozenset[Bound]) -> None:
-        rest = tuple(b for b in s.guard if b not in hold)
-        condition = self.condition(rest)
-        known: dict[int, tuple[Expr, _Value]] = {}
-        if condition:
-            with self.when(condition):
-                self._vector_write(s, hold, known)
-            return
-        self._vector_write(s, hold, known)
 
     def _vector_write(self, s: Store, hold: frozenset[Bound], known: dict[int, tuple[Expr, _Value]]) -> None:
         place, at, step = self._flat(s.buffer, s.index)

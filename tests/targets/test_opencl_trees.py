@@ -196,6 +196,31 @@ kernel @values(n: dim in 1..*, x: f32[n, 16], ids: i32[n]) -> (y: f32[n, 16]) {{
 }}"""), ({"n": 1}, {"n": 6}))  # fmt: skip
 
 
+@pytest.mark.parametrize(("first", "second", "third", "loads"), [
+    ("y[i, j] = x[i, j] * 2.0: f32", "z[i, j] = x[i, j] * 2.0: f32 + 1.0: f32", "u[i, j] = x[i, j]", 1),
+    # behind bounds, but there: computed ahead of them
+    ("y[i, j] = x[0, j]", "z[i, j] = x[i, j] if (0 <= 2*i < n)",
+     "u[i, j] = exp(x[i, j]) if (0 <= 2*i < n)", 2),
+    # there where the bounds hold alone
+    ("y[i, j] = x[0, j]", "z[i, j] = x[i + 1, j] if (0 <= i < n - 1)",
+     "u[i, j] = exp(x[i + 1, j]) if (0 <= i < n - 1)", 3),
+    # what one writes is what another reads
+    ("y[i, j] = x[i, j]", "z[i, j] = y[i, j] + 0.0: f32", "y[i, j] = y[i, j] + -0.0: f32", 3),
+    ("y[i, j] = x[i, j] + 0.0: f32", "z[i, j] = x[i, j] + -0.0: f32", "u[i, j] add= x[i, j]", 4),
+])  # fmt: skip
+def test_what_several_stores_use_is_computed_once(first: str, second: str, third: str, loads: int) -> None:
+    """Of one vector loop, unless only a store's bounds say that it is there, or what one writes is read."""
+    source = check_tree(OnDevice, parse_kernel(f"""
+kernel @several(n: dim in 1..*, x: f32[n, 16]) -> (y: f32[n, 16], z: f32[n, 16], u: f32[n, 16]) {{
+  group i in n {{
+    vector j in 16 {{ z[i, j] = 0.0: f32 }}
+    vector j in 16 {{ u[i, j] = 1.0: f32 }}
+    vector j in 16 {{ {first} {second} {third} }}
+  }}
+}}"""), ({"n": 1}, {"n": 2}, {"n": 7})).text  # fmt: skip
+    assert source.count("smelt_float16_packed *)") - 5 == loads
+
+
 def test_text_is_deterministic() -> None:
     texts = {emit_program([parse_kernel(t) for t, _ in TREES.values()])[0] for _ in range(2)}
     assert len(texts) == 1
