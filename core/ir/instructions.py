@@ -75,6 +75,16 @@ def depths(machine: Machine) -> Mapping[tuple[DType, DType], int]:
     return found
 
 
+def words_pay(machine: Machine) -> bool:
+    """Whether instructions multiply integers of 16 bits faster than bytes, which they widen on the way."""
+    rates: dict[int, float] = {}
+    for row in machine.instructions:
+        left, right, made = meaning(row).types
+        if made == i32 and left.bits == right.bits and meaning(row).depth > 1:
+            rates[left.bits] = max(row.macs, rates.get(left.bits, 0))
+    return rates.get(16, 0) > rates.get(8, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class ByteField:
     """(byte >> shift) & mask, a number of a byte's lowest bits, of each byte that an operand reads."""

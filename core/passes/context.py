@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from smelt.core.ir.graph import Module
-from smelt.core.ir.instructions import depths, matrix_types
+from smelt.core.ir.instructions import depths, matrix_types, words_pay
 from smelt.core.machine import Machine
 
 
@@ -83,6 +83,11 @@ def nothing(ctx: Context) -> Hashable:
 def vectors(ctx: Context) -> Hashable:
     """Whether there are vectors, the lanes of a group, and what transformed tiles cost."""
     return ctx.machine.vector_bits > 0, ctx.machine.max_lanes, ctx.machine.transforms
+
+
+def tiles(ctx: Context) -> Hashable:
+    """What `vectors` says, and whether integers of 16 bits are multiplied faster than bytes."""
+    return vectors(ctx), words_pay(ctx.machine)
 
 
 def byte_products(ctx: Context) -> Hashable:

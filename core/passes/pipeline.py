@@ -9,7 +9,7 @@ from smelt.core.passes.cleanup.cse import cse
 from smelt.core.passes.cleanup.dce import dce
 from smelt.core.passes.cleanup.fold import fold
 from smelt.core.passes.cleanup.views import views
-from smelt.core.passes.context import Context, byte_products, costs, places, vectors
+from smelt.core.passes.context import Context, byte_products, costs, places, tiles, vectors
 from smelt.core.passes.lowering.fuse import explain, fuse
 from smelt.core.passes.lowering.half import half
 from smelt.core.passes.lowering.lower import lower
@@ -56,7 +56,7 @@ PIPELINE: tuple[Pass, ...] = (
     # after layout, which brings channels last; before fuse, which joins the pads
     Pass("channels", channels, asks=byte_products),
     # after layout, which brings channels last; before views and fuse, which look at what stays
-    Pass("winograd", winograd, level=2, kind=TRANSFORMS, asks=vectors),
+    Pass("winograd", winograd, level=2, kind=TRANSFORMS, asks=tiles),
     # after layout, which makes views; before fuse, which they would stop
     Pass("views", views, kind=ROUNDING),
     # after layout and views, which would move its views to where they stop what fuses; before fuse

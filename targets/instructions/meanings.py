@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def dot(name: str, left: str, right: str, depth: int, columns: int) -> str:
-    """d[j] = c[j] + sum over k of a[k] * b[j, k], of bytes into i32: `depth` neighbours at a time."""
+    """d[j] = c[j] + sum over k of a[k] * b[j, k], of 8 or 16 bits into i32: `depth` neighbours at a time."""
     k, n = depth, columns
     return f"""
 kernel @{name}(a: {left}[{k}], b: {right}[{n}, {k}], c: i32[{n}]) -> (d: i32[{n}]) {{

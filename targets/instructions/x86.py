@@ -18,6 +18,7 @@ UOPS = "uops.info"
 def _rows(lanes: int) -> dict[str, Instruction]:
     bits = 32 * lanes
     fused, vnni, pairs, plain = (f"{n}.{bits}" for n in ("vfmadd", "vpdpbusd", "vpmaddwd", "vpmulld"))
+    words = f"vpmaddwd.i16.{bits}"
     vex = ("avxvnni",) if lanes == 8 else ("avx512vnni", "avx512vl")
     integers = ("sse4.1",) if lanes == 4 else ("avx2",)
     turned, turned_pairs = f"vpdpbusd.i8.{bits}", f"vpmaddwd.i8.{bits}"
@@ -31,6 +32,10 @@ def _rows(lanes: int) -> dict[str, Instruction]:
         "vpmaddwd": Instruction(pairs, dot(pairs, "u8", "i8", 4, lanes), 2.0 * lanes, 7, UOPS, integers),
         "vpmaddwd.i8": Instruction(
             turned_pairs, dot(turned_pairs, "i8", "u8", 4, lanes), 2.0 * lanes, 7, UOPS, integers
+        ),
+        # the same of numbers that are 16 bits wide as they lie
+        "vpmaddwd.i16": Instruction(
+            words, dot(words, "i16", "i16", 2, lanes), 4.0 * lanes, 4, UOPS, integers
         ),
         # two steps of one pipe
         "vpmulld": Instruction(plain, multiply_add(plain, lanes, "u8", "i8"), 0.5 * lanes, 10, UOPS),

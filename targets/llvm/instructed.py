@@ -17,7 +17,7 @@ from smelt.targets.llvm.scalar import Scalars
 from smelt.targets.llvm.stores import Stores
 
 Print: TypeAlias = Callable[[Scalars, Value, Value, Value], Value]
-"""(left operand, right operand, accumulator) -> accumulator. Bytes come as integers of `depth` bytes."""
+"""(left operand, right operand, accumulator) -> accumulator. Integers come as words of `depth` of them."""
 
 
 class Instructed(Stores):
@@ -80,19 +80,24 @@ class Instructed(Stores):
         printed = code_of(found.row.name)(self.s, left, right, old)
         r.write_tile(self.b, at, want.rows, printed)
 
-    # -- words of bytes
+    # -- words of elements
 
     def word(self, e: Load, var: str, n: int) -> Value:
-        """n neighbours of bytes from var = 0 on as one integer, the first lowest; what a guard keeps out is
-        the load's `otherwise`."""
+        """n neighbours from var = 0 on as one integer, the first lowest; what a guard keeps out is the load's
+        `otherwise`."""
         moving = tuple(g for g in e.guard if any(var in d.symbols for d in (g.low, g.index, g.high)))
         fixed = replace(e, guard=tuple(g for g in e.guard if g not in moving))
         valid = self._valid(moving, var, n)
-        byte = int(e.otherwise.value) & 255 if isinstance(e.otherwise, Const) else 0
-        elem = f"i{8 * n}"
+        bits = e.dtype.bits
+        one = int(e.otherwise.value) & (1 << bits) - 1 if isinstance(e.otherwise, Const) else 0
+        elem = f"i{bits * n}"
+
+        def filled(first: int) -> Value:
+            return self.b.integer(_signed(sum(one << bits * i for i in range(first, n)), bits * n), elem)
+
         with self.bind({var: 0}, 0):
             inside = self.condition(fixed.guard)
-            other = self.b.integer(_signed(sum(byte << 8 * i for i in range(n)), n), elem)
+            other = filled(0)
             if inside.const == 0 or valid == 0:
                 return other
             m = self.memory[e.buffer]
@@ -103,15 +108,14 @@ class Instructed(Stores):
                 self.pointer(m, e.index) if inside.const else self.select_pointer(m, fixed, inside, valid)
             )
             found = self._joined(e, pointer, valid, n)
-            if byte and valid < n:
-                rest = sum(byte << 8 * i for i in range(valid, n))
-                found = self.s.binary("or", found, self.b.integer(_signed(rest, n), elem))
-            return self.s.select(inside, found, other) if byte and not inside.const else found
+            if one and valid < n:
+                found = self.s.binary("or", found, filled(valid))
+            return self.s.select(inside, found, other) if one and not inside.const else found
 
     def _near_word(self, m: BufferMemory, e: Load, n: int, other: Value) -> Value | None:
         """The word as a lane of a register full of neighbours; None where it is alone."""
-        elem = f"i{8 * n}"
-        width = self.cpu.machine.lanes(8 * n)
+        elem = f"i{e.dtype.bits * n}"
+        width = self.cpu.machine.lanes(e.dtype.bits * n)
 
         def load() -> Value:
             inside = self.condition(e.guard)
@@ -133,8 +137,9 @@ class Instructed(Stores):
         return n
 
     def _joined(self, e: Load, pointer: Value, valid: int, n: int) -> Value:
-        """`valid` bytes from the pointer on, zeros above them, by loads of 1, 2, 4 and 8."""
-        elem, total, at = f"i{8 * n}", None, 0
+        """`valid` elements from the pointer on, zeros above them, by loads of 1, 2, 4 and 8 bytes."""
+        elem, total, at = f"i{e.dtype.bits * n}", None, 0
+        n, valid = n * e.dtype.bytes, valid * e.dtype.bytes
         while at < valid:
             size = 1 << ((valid - at).bit_length() - 1)
             part = self.read_raw(self.memory[e.buffer], self.at(pointer, at), f"i{8 * size}", 0)
@@ -146,9 +151,9 @@ class Instructed(Stores):
         return total
 
 
-def _signed(value: int, n: int) -> int:
-    """The same n bytes as a signed number, as LLVM spells constants."""
-    return value - (1 << 8 * n) if value >> 8 * n - 1 else value
+def _signed(value: int, bits: int) -> int:
+    """The same bits as a signed number, as LLVM spells constants."""
+    return value - (1 << bits) if value >> bits - 1 else value
 
 
 @dataclass
@@ -161,8 +166,8 @@ class _Operands:
     height: int
 
     def of(self, e: Load, like: Load) -> Value:
-        """One operand: floats as they are, bytes as words along the operand's last axis, one for each lane of
-        the other."""
+        """One operand: floats as they are, integers as words along the operand's last axis, one for each lane
+        of the other."""
         code, names = self.code, [next(iter(d.symbols)) for d in like.index]
         loops: Mapping[str, Loop] = self.found.loops
         if e.dtype.is_float:
@@ -174,7 +179,7 @@ class _Operands:
             with code.bind({loops[column].var: Lanes(start, count)}, count):
                 return code.b.splat(code.value(e), count)
         *outer, last = names
-        depth = self.want.depth
+        depth, word = self.want.depth, f"i{e.dtype.bits * self.want.depth}"
         var = loops[last].var
         if not outer:
             return code.word(e, var, depth)
@@ -186,13 +191,13 @@ class _Operands:
         if not e.guard and not rows and self._dense(e, Lanes(start, count), across, var):
             m = code.memory[e.buffer]
             with code.bind({var: 0}, 0):
-                return code.read_raw(m, code.pointer(m, e.index), f"i{8 * depth}", count)
+                return code.read_raw(m, code.pointer(m, e.index), word, count)
         words = []
         for i in range(count):
             with code.bind({across: start + i}, 0):
                 words.append(code.word(e, var, depth))
         missing = (self.want.rows if rows else count) - count
-        return code.b.vector([*words, *[code.b.integer(0, f"i{8 * depth}")] * missing])
+        return code.b.vector([*words, *[code.b.integer(0, word)] * missing])
 
     def field(self, words: Value, field: ByteField | None) -> Value:
         """The field of each byte of words; what the shift brings in from the next byte is masked away."""
@@ -201,7 +206,8 @@ class _Operands:
         s, shift = self.code.s, self.code.index.number(field.shift, self.code.env)
         assert isinstance(shift, int), f"a field of bytes starts at bit {field.shift}"
         moved = s.binary("lshr", words, s.like(words, shift)) if shift else words
-        mask = _signed(sum(field.mask << 8 * i for i in range(self.want.depth)), self.want.depth)
+        depth = self.want.depth
+        mask = _signed(sum(field.mask << 8 * i for i in range(depth)), 8 * depth)
         return s.binary("and", moved, s.like(moved, mask))
 
     def _dense(self, e: Load, across: Lanes, axis: str, var: str) -> bool:
@@ -244,6 +250,10 @@ def _vpmaddwd_turned(s: Scalars, a: Value, b: Value, c: Value) -> Value:
     return _maddwd(s, b, s.b.splat(a, c.lanes), c)
 
 
+def _vpmaddwd_words(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+    return _pair(s, s.b.splat(a, c.lanes), b, c)
+
+
 def _maddwd(s: Scalars, plain: Value, signed: Value, c: Value) -> Value:
     """By products of 16-bit pairs: the bytes 0 and 2, then 1 and 3 of each word."""
     low = s.binary("and", plain, s.like(plain, 0x00FF00FF))
@@ -254,9 +264,14 @@ def _maddwd(s: Scalars, plain: Value, signed: Value, c: Value) -> Value:
         (low, s.binary("ashr", s.binary("shl", halves, eight), eight)),
         (high, s.binary("ashr", halves, eight)),
     ):
-        x = _as(s, x, "i16", 2 * x.lanes)
-        c = s.binary("add", c, s.b.call(_PAIRS[c.lanes], "i32", c.lanes, x, y))
+        c = _pair(s, x, y, c)
     return c
+
+
+def _pair(s: Scalars, a: Value, b: Value, c: Value) -> Value:
+    """c and, of each of its lanes, the two products of 16 bits."""
+    words = (x if x.elem == "i16" else _as(s, x, "i16", 2 * x.lanes) for x in (a, b))
+    return s.binary("add", c, s.b.call(_PAIRS[c.lanes], "i32", c.lanes, *words))
 
 
 def _neon(name: str) -> Print:
@@ -297,6 +312,7 @@ PRINT: Mapping[str, Print] = {
     "vpdpbusd.i8": _vpdpbusd_turned,
     "vpmaddwd": _vpmaddwd,
     "vpmaddwd.i8": _vpmaddwd_turned,
+    "vpmaddwd.i16": _vpmaddwd_words,
     "smull": _pairs("aarch64.neon.smull", "aarch64.neon.saddlp", sums=False),
     "vmull.s8": _pairs("arm.neon.vmulls", "arm.neon.vpadals", sums=True),
     **{name: _neon(name) for name in ("sdot", "udot", "usdot", "smmla", "ummla", "usmmla")},

@@ -21,7 +21,7 @@ Dims = Sequence[int | str | None]
 
 TYPES = {
     "f32": TensorProto.FLOAT, "i64": TensorProto.INT64, "i32": TensorProto.INT32, "bool": TensorProto.BOOL,
-    "u8": TensorProto.UINT8,
+    "u8": TensorProto.UINT8, "i8": TensorProto.INT8,
 }  # fmt: skip
 
 

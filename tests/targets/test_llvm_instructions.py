@@ -14,7 +14,7 @@ from naive_kernels import op_kernel
 from native_cpus import CPUS
 
 from smelt.core.dim import Facts, to_dim
-from smelt.core.dtype import DType, f32, i8, i32, u8
+from smelt.core.dtype import DType, f32, i8, i16, i32, u8
 from smelt.core.ir.instructions import Match, match
 from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.kernel import Block, Kernel, Loop, Stmt
@@ -113,6 +113,24 @@ def test_products_of_bytes_on_each_level(name: str, cpu: Cpu) -> None:
     for seed, env in enumerate(envs):
         given = arrays(naive, env, seed)
         (want,) = run_kernel(naive, env, given)
+        feeds = operands(kernel, given, env)
+        for (got,) in (run_kernel(kernel, env, feeds), code(feeds, env)):
+            np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{env}")
+
+
+@pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
+@pytest.mark.parametrize(("k", "n"), [(3, 5), (8, 16), (33, 100), (64, 65)])
+def test_products_of_words_on_each_level(k: int, n: int, cpu: Cpu) -> None:
+    """Of 16 bits: an odd number of terms ends in half a word. Sums wrap, as they are defined to."""
+    naive = op_kernel("matmul", [("m", k), (k, n)], ("m", n), dtypes=[i16, i16], out_dtype=i32)
+    kernel = scheduled(naive, cpu.machine)
+    assert ("vpmaddwd.i16" in kernel.schedule) == any("i16" in r.name for r in cpu.machine.instructions)
+    code = jit(kernel, cpu)
+    for seed, env in enumerate(ENVS):
+        rng = np.random.default_rng(seed)
+        ends = [-(1 << 15), -(1 << 15) + 1, -1, 0, 1, (1 << 15) - 1]
+        given = [rng.choice(ends, [d.evaluate(env) for d in b.shape]).astype(np.int16) for b in naive.inputs]
+        want = (given[0].astype(np.int64) @ given[1].astype(np.int64)).astype(np.int32)
         feeds = operands(kernel, given, env)
         for (got,) in (run_kernel(kernel, env, feeds), code(feeds, env)):
             np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{env}")

@@ -89,3 +89,35 @@ def test_on_lanes(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         x = RNG.standard_normal((n, 37, *extents)).astype(np.float32)
         (wanted,), (found,) = reference.run(None, {"x": x}), session.run(None, {"x": x})
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5 * np.abs(wanted).max(initial=1e-30))
+
+
+@pytest.mark.parametrize("left", [np.uint8, np.int8])
+@pytest.mark.parametrize("kernel", [(3, 3), (3,)])
+def test_bytes_are_exact(kernel: tuple[int, ...], left: Any, tmp_path: Path) -> None:
+    """Of the largest numbers that there are, around a zero point that is none of the ends."""
+    channels, rank = 64, len(kernel)
+    ends = np.array([np.iinfo(left).min, np.iinfo(left).max, 5], left)
+    w = RNG.choice(np.array([-128, 127], np.int8), (channels, channels, *kernel))
+    held = {"w": w, "zero": np.array(3, left)}
+    node = helper.make_node("ConvInteger", ["x", "w", "zero"], ["y"], pads=[1] * (2 * rank))
+    dims = ["n", channels, *("h", "w")[:rank]]
+    kind = "u8" if left == np.uint8 else "i8"
+    onnx.save(model([node], {"x": (kind, dims)}, {"y": "i32"}, held), tmp_path / "m")
+    bundle = compile_here(Request(
+        str(tmp_path / "m"), output=tmp_path / "out", runner=False, target="x86_64-linux:x86-64-v3"
+    ))  # fmt: skip
+    assert any("winograd" in k["name"] for k in bundle.manifest["kernels"])
+    session = smelt.load(bundle)
+    for n, *extents in SIZES:
+        x = RNG.choice(ends, (n, channels, *extents[:rank]))
+        (found,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(found, _convolved(x.astype(np.int64) - 3, w.astype(np.int64)))
+
+
+def _convolved(x: np.ndarray[Any, Any], w: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """x * w with pads of 1, channels first."""
+    rank = w.ndim - 2
+    wide = np.pad(x, [(0, 0), (0, 0), *[(1, 1)] * rank])
+    cut = np.lib.stride_tricks.sliding_window_view(wide, w.shape[2:], tuple(range(2, 2 + rank)))
+    axes = tuple(range(2 + rank, 2 + 2 * rank))
+    return np.moveaxis(np.tensordot(cut, w, ((1, *axes), (1, *range(2, 2 + rank)))), -1, 1)

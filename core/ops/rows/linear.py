@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from smelt.core.dim import ZERO, Dim
-from smelt.core.dtype import BYTES, Array, DType, bf16, f16, f32, i8, i32, u8
+from smelt.core.dtype import BYTES, Array, DType, bf16, f16, f32, i8, i16, i32, u8
 from smelt.core.ir.graph import TensorType
 from smelt.core.ir.kernel import Expr
 from smelt.core.ops.table import Arg, Attrs, Case, Infer, Op
 from smelt.core.ops.trace import DimIndex, Operand, Trace, call, cast
 
-ACCUMULATOR: dict[DType, DType] = {f16: f32, bf16: f32, i8: i32, u8: i32}
+ACCUMULATOR: dict[DType, DType] = {f16: f32, bf16: f32, i8: i32, u8: i32, i16: i32}
 
 
 def accumulator(dtype: DType) -> DType:
@@ -29,7 +29,7 @@ def product_of(a: Expr, b: Expr) -> Expr:
 
 def infer_matmul(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
     """[.., m, k] x [.., k, n] -> [.., m, n]; rank 1 is a row on the left, a column on the right. Products of
-    bytes, signed or not, are summed in i32."""
+    bytes, signed or not, and of i16 are summed in i32, modulo 2^32."""
     a, b = args
     assert a and b
     if a.rank == 0 or b.rank == 0:
@@ -41,7 +41,8 @@ def infer_matmul(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Te
     batch = c.broadcast(a.shape[:-2], b.shape[:-2])
     rows = a.shape[-2:-1] if a.rank > 1 else ()
     columns = b.shape[-1:] if b.rank > 1 else ()
-    return (TensorType(i32 if bytes_ else a.dtype, (*batch, *rows, *columns)),)
+    made = i32 if bytes_ or a.dtype == i16 else a.dtype
+    return (TensorType(made, (*batch, *rows, *columns)),)
 
 
 def matmul(t: Trace, i: DimIndex, attrs: Attrs, out: TensorType, a: Operand, b: Operand) -> Expr:
@@ -86,6 +87,7 @@ ROWS: tuple[Op, ...] = (
             Case(("f32[N, 0]", "f32[0, 2]")),
             Case(("i32[N, 3]", "i32[3, M]"), low=-9, high=9),
             Case(("u8[N, 30]", "i8[30, M]"), low=-100, high=100),
+            Case(("i16[N, 5]", "i16[5, M]"), low=-30000, high=30000),
         ),
         compute=matmul,
         broadcasts=2,

@@ -2,23 +2,33 @@
 
 conv(x, w)  -->  winograd_output(winograd_input(pad(x)) * w')      a product of matrices for each element of
                                                                     a transformed tile
+
+Of bytes the elements are integers of 16 bits, and nothing is lost; that is for machines that multiply these
+faster than bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from smelt.core.dim import ZERO, ceildiv, product, to_dim
-from smelt.core.dtype import Array, f32
+from smelt.core.dtype import BYTES, Array, DType, f32, i8
 from smelt.core.ir.graph import Attr, Module, Node, Ref
-from smelt.core.ops.rows.winograd import INTERPOLATION_POINTS, transformed_weight, transforms
+from smelt.core.ir.instructions import words_pay
+from smelt.core.ops.rows.winograd import (
+    INTERPOLATION_POINTS,
+    excess,
+    transformed_weight,
+    transforms,
+)
 from smelt.core.passes.context import Context
-from smelt.core.passes.numerics import TRANSFORMS
+from smelt.core.passes.numerics import EXACT, TRANSFORMS
 from smelt.core.passes.rewriting.constants import dims_of, ints_of
 from smelt.core.passes.rewriting.editor import Editor
 from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
@@ -32,7 +42,7 @@ OF_WEIGHT_BYTE = 3
 share it (benchmarks/results/choices.md)."""
 MOST_TRANSFORMED_WEIGHT = 10 << 20
 """Bytes of a weight for tiles of more than 2: 4 times the weight's own, which few tiles do not pay for, and
-many pay little for."""
+many pay little for. Of bytes for all tiles: those of 2 make it 3.5 times as long, those of 4 8 times."""
 LOST = 2.0**-17
 """The most that an output may be off, of the largest of its channel. A plain sum of 4608 products
 loses a third of that (benchmarks/results/winograd.md); the tolerance of comparisons, 1e-5, is above it."""
@@ -42,14 +52,19 @@ TRIAL_TILES = 16
 """Tiles of random numbers by which the loss is measured."""
 
 
+OF_FOUR_WORDS, OF_SIX_WORDS = 9, 18
+"""OF_FOUR and OF_SIX of convolutions of bytes (benchmarks/results/choices.md)."""
+
+
 class Costs(NamedTuple):
     """What convolutions by tiles take beside their products, in multiply-adds: four and six are those of an
     element of a transformed tile that has 4 or 6 of them on an axis; weight_byte is that of a byte of the
-    weight."""
+    weight. words: they are of bytes, transformed to integers of 16 bits."""
 
     four: int
     six: int
     weight_byte: int = 0
+    words: bool = False
 
 
 def winograd(module: Module, ctx: Context) -> Module:
@@ -64,7 +79,8 @@ def winograd(module: Module, ctx: Context) -> Module:
         return module
     if ctx.options.fp16:
         return module
-    return rewrite(module, [replace(r, apply=lambda g, n: _by_tiles(g, n, costs)) for r in RULES])
+    rules = [replace(_conv_by_tiles, apply=partial(_by_tiles, costs=costs))]
+    return rewrite(module, [*rules, *([_bytes_by_tiles] if words_pay(m) else [])])
 
 
 @rule("conv", kind=TRANSFORMS, forms=[
@@ -78,11 +94,24 @@ def _conv_by_tiles(g: Editor, n: Node) -> Ref | None:
     return _by_tiles(g, n, Costs(OF_FOUR, OF_SIX, OF_WEIGHT_BYTE))
 
 
+@rule("conv", kind=EXACT, forms=[
+    "x: u8[1, H, 4, 64]; w: i8[3, 3, 64, 64] = draw; b: i32[64] = draw; "
+    "conv(x, w, b, pads_begin=(1, 1), pads_end=(1, 1), channels_last=True, origin=7)",
+    "x: i8[1, H, 160]; w: i8[3, 160, 160] = draw; "
+    "conv(x, w, strides=(1,), dilations=(1,), pads_begin=(0,), pads_end=(0,), channels_last=True)",
+])
+def _bytes_by_tiles(g: Editor, n: Node) -> Ref | None:
+    # the same of bytes
+    return _by_tiles(g, n, Costs(OF_FOUR_WORDS, OF_SIX_WORDS, OF_WEIGHT_BYTE, True))
+
+
 def _by_tiles(g: Editor, n: Node, costs: Costs) -> Ref | None:
     if not g.is_weight(n.inputs[1]):
         return None
     shape = tuple(d.const for d in g.shape(n.inputs[1]))
-    if not _is_plain(g, n, shape):
+    types = [g.type_of(r).dtype for r in n.inputs[:2]]
+    known = types[0] in BYTES and types[1] == i8 if costs.words else n.output.type.dtype == f32
+    if not known or not _is_plain(g, n, shape):
         return None
     found = _transformed(g, n, shape, costs)
     if found is None:
@@ -97,7 +126,8 @@ def _by_tiles(g: Editor, n: Node, costs: Costs) -> Ref | None:
     x = n.inputs[0]
     if any(d != 0 for d in (*begin, *end)):
         pads = {"before": (ZERO, *begin, ZERO), "after": (ZERO, *end, ZERO)}
-        x = g.emit("pad", (x,), {**pads, "mode": "constant"})
+        origin = int(n.attr("origin", 0))
+        x = g.emit("pad", (x, *([g.like(origin, x)] if origin else [])), {**pads, "mode": "constant"})
     v = g.emit("winograd_input", (x,), {**attrs, "tiles": tiles})
     elements, batch, *_, channels = g.shape(v)
     v = g.emit("reshape", (v,), {"shape": (elements, product((batch, *tiles)), channels)})
@@ -107,14 +137,13 @@ def _by_tiles(g: Editor, n: Node, costs: Costs) -> Ref | None:
 
 
 def _is_plain(g: Editor, n: Node, shape: tuple[int, ...]) -> bool:
-    """Whether it is a convolution as the transforms know it: of f32, channels last, dense, with steps of 1,
-    and few enough taps on all axes that have more than one."""
+    """Whether it is a convolution as the transforms know it: channels last, dense, with steps of 1, and few
+    enough taps on all axes that have more than one."""
     begin = [g.engine.facts.bounds(d)[0] for d in dims_of(n.attrs["pads_begin"])]
     steps = (*ints_of(n.attrs["strides"]), *ints_of(n.attrs["dilations"]), int(n.attr("group")))
     kernel = shape[:-2]
     return bool(
         n.attr("channels_last", False)
-        and n.output.type.dtype == f32
         and set(steps) == {1}
         and all(b is not None and b >= 0 for b in begin)
         and 1 < max(kernel) < len(INTERPOLATION_POINTS) + 1
@@ -131,12 +160,13 @@ def _transformed(
     taps = shape[:-2]
     bytes_ = g.type_of(n.inputs[1]).dtype.bytes
     plain = _cost((1,) * len(taps), 0, shape, bytes_ * costs.weight_byte, out)
+    bytes_ = 2 if costs.words else bytes_
     found = {}
     for points, moved in ((4, costs.four), (6, costs.six)):
         tile = tuple(points - r + 1 if r > 1 else 1 for r in taps)
         size = prod(points if r > 1 else 1 for r in taps)
         long = size * prod(shape[-2:]) * bytes_ > MOST_TRANSFORMED_WEIGHT
-        fits = size <= MOST_TILE_ELEMENTS and not (max(tile) > 2 and long)
+        fits = size <= MOST_TILE_ELEMENTS and not (long and (costs.words or max(tile) > 2))
         if fits and min(m for m, r in zip(tile, taps, strict=True) if r > 1) > 1:
             found[tile] = _cost(tile, moved, shape, bytes_ * costs.weight_byte, out)
     cheaper = [tile for tile in sorted(found, key=lambda t: found[t]) if found[tile] < plain]
@@ -146,6 +176,10 @@ def _transformed(
     for tile in cheaper:
         with np.errstate(all="ignore"):
             exact = transformed_weight(w, tile)
+            if costs.words:
+                if _in_words(w, exact, tile, g.type_of(n.inputs[0]).dtype):
+                    return tile, exact.astype(np.int16)
+                continue
             weight = exact.astype(w.dtype)
             if bool(np.isfinite(weight).all()) and _loss(exact, weight, tile, taps) <= LOST:
                 return tile, weight
@@ -167,6 +201,24 @@ def _cost(
     if len(known) < len(extents):
         return each
     return each + size * channels * made * element / (prod(known) * (batch or 1))
+
+
+def _in_words(w: Array, exact: Array, tile: Sequence[int], x: DType) -> bool:
+    """Whether 16 bits hold a transformed weight and tiles, and 32 bits what is shifted at the end. x: the
+    type of the inputs."""
+    taps = w.shape[: len(tile)]
+    low, high = x.limits
+    ends = [(low, high)]
+    for m, r in zip(tile, taps, strict=True):
+        rows = [[int(c) for c in row] for row in transforms(m, r).data]
+        ends = [
+            (sum(min(c * a, c * b) for c in row), sum(max(c * a, c * b) for c in row))
+            for row in rows for a, b in ends
+        ]  # fmt: skip
+    words = 1 << 15
+    room = all(a >= -words and b < words for a, b in ends) and np.abs(exact).max(initial=0) < words
+    sums = np.abs(w.astype(np.int64)).sum(axis=tuple(range(w.ndim - 1)), dtype=np.int64)
+    return room and int(sums.max(initial=0)) * max(-low, high) << excess(tile, taps)[1] < 1 << 31
 
 
 def _loss(exact: Array, weight: Array, tile: Sequence[int], kernel: Sequence[int]) -> float:
@@ -195,4 +247,4 @@ def _along(x: Array, matrices: Sequence[Sequence[Sequence[object]]]) -> Array:
     return x
 
 
-RULES: tuple[Rule, ...] = (_conv_by_tiles,)
+RULES: tuple[Rule, ...] = (_conv_by_tiles, _bytes_by_tiles)

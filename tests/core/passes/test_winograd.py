@@ -17,9 +17,11 @@ from smelt.core.machine import Machine
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.whole_graph import winograd as room
 from smelt.core.passes.whole_graph.winograd import winograd
+from smelt.targets.llvm.machines import machine_for
 from tests.core.passes.build import Build
 
 VECTORS = Context(Machine("vectors", 256, 16))
+WORDS = Context(machine_for("x86_64-linux", "x86-64-v3"))
 RNG = np.random.default_rng(0)
 
 
@@ -117,6 +119,49 @@ def test_who_may() -> None:
         Context(VECTORS.machine, Options(fp16=True)),
     )
     assert [tile_of(m, ctx) for ctx in others] == [None] * 4
+
+
+def of_bytes(
+    kernel: tuple[int, ...] = (3, 3), channels: int = 40, left: str = "u8", largest: int = 127,
+    origin: int = 0,
+) -> Module:
+    """A channels-last convolution of bytes by a constant weight."""
+    rank = len(kernel)
+    b = Build(f"{left}[N, {', '.join('HW'[:rank])}, {channels}]")
+    w = b.weight(RNG.integers(-largest, largest + 1, (*kernel, channels, channels)), np.int8)
+    pads = tuple(to_dim(k // 2) for k in kernel)
+    return b.done(b(
+        "conv", b.inputs[0], w, strides=(1,) * rank, dilations=(1,) * rank, group=1, channels_last=True,
+        pads_begin=pads, pads_end=pads, origin=origin,
+    ))  # fmt: skip
+
+
+BYTES: dict[str, tuple[dict[str, Any], tuple[int, ...] | None]] = {
+    "an image": ({}, (4, 4)),
+    "signed": ({"left": "i8", "origin": -7}, (4, 4)),
+    "few channels": ({"channels": 8}, None),
+    "a heavy weight": ({"channels": 400}, (2, 2)),
+    "a heavier weight": ({"channels": 600}, None),
+    "a line": ({"kernel": (3,), "channels": 64}, (4,)),
+    "five taps, which leave 16 bits": ({"kernel": (5, 5)}, None),
+    "five taps of small numbers": ({"kernel": (5, 5), "largest": 20}, (2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_which_convolutions_of_bytes(name: str) -> None:
+    changes, wanted = BYTES[name]
+    assert tile_of(of_bytes(**changes), WORDS) == wanted
+
+
+@pytest.mark.parametrize(("cpu", "features", "wanted"), [
+    ("x86-64-v2", "", (4, 4)), ("x86-64-v3", "", (4, 4)), ("x86-64-v4", "", (4, 4)),
+    ("x86-64-v3", "+avxvnni", None), ("icelake-server", "", None),
+])  # fmt: skip
+def test_bytes_stay_bytes_where_they_are_faster(
+    cpu: str, features: str, wanted: tuple[int, int] | None
+) -> None:
+    assert tile_of(of_bytes(), Context(machine_for("x86_64-linux", cpu, features))) == wanted
 
 
 def test_a_loss_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
