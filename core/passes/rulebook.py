@@ -9,7 +9,7 @@ from smelt.core.passes.cleanup import canonical, views
 from smelt.core.passes.quantized import blocks, byte_operands, quantize
 from smelt.core.passes.rewriting.rules import Rule
 from smelt.core.passes.whole_graph import batched, expand, layout, patterns, phases, winograd
-from smelt.core.passes.whole_graph.sink import sink_rules
+from smelt.core.passes.whole_graph.sink import Sinking, sink_rules
 
 
 def rulebook() -> Mapping[str, Rule]:
@@ -17,7 +17,7 @@ def rulebook() -> Mapping[str, Rule]:
     found: dict[str, Rule] = {}
     for r in (
         *canonical.RULES, *patterns.RULES, *phases.RULES, *phases.FLOAT_RULES, *expand.RULES, *layout.RULES,
-        *sink_rules(), *views.RULES, *batched.RULES, *quantize.RULES, *byte_operands.RULES,
+        *sink_rules(Sinking()), *views.RULES, *batched.RULES, *quantize.RULES, *byte_operands.RULES,
         *blocks.BLOCK_RULES, *winograd.RULES,
     ):  # fmt: skip
         assert r.name not in found, r.name

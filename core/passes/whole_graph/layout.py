@@ -17,6 +17,7 @@ from smelt.core.passes.rewriting.rules import Rule, rewrite, rule
 from smelt.core.passes.whole_graph.sink import (
     POOLS,
     Perm,
+    Sinking,
     channels_pay,
     interpolated_axes,
     inverse,
@@ -35,15 +36,18 @@ TIDY = tuple(
 def layout(module: Module, ctx: Context) -> Module:
     """The module with channels last around convolutions and pools, on machines that have vectors.
 
-    After it every conv and conv_transpose has channels_last=True. Sinking is kept for a graph only when
-    fewer bytes are transposed with it than without."""
+    After it every conv and conv_transpose has channels_last=True. Of the graphs without sinking, with it, and
+    with it past shuffles of channels, it is the one that transposes the fewest bytes."""
     if ctx.machine.vector_bits == 0 and ctx.machine.max_lanes == 1:
         return module
     # lanes of a device share rows of planes as well as channels: nothing says that turning pools would pay
     rules = RULES if ctx.machine.max_lanes == 1 else (_channels_last,)
     turned = rewrite(module, (*rules, *TIDY))
-    sunk = rewrite(turned, (*TIDY, *sink_rules()))
-    return sunk if transposed_bytes(sunk) <= transposed_bytes(turned) else turned
+    state = Sinking()
+    sunk = [rewrite(turned, (*TIDY, *sink_rules(state)))]
+    if state.shuffled:
+        sunk.insert(0, rewrite(turned, (*TIDY, *sink_rules(Sinking(shuffles=False)))))
+    return min(*sunk, turned, key=transposed_bytes)
 
 
 def to_last(rank: int) -> Perm:

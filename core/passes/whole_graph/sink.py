@@ -125,14 +125,8 @@ _BETTER_LEFT: Mapping[str, Callable[[Editor, Node, Perm], bool]] = {"resize": _w
 """op -> whether it is quicker as it is than on what it reads untransposed."""
 
 
-def sink_rules() -> tuple[Rule, ...]:
-    """Fresh sinking rules; they remember which transposes they made on the way and leave those alone."""
-    state = _Sinking()
-    elementwise = tuple(
-        op.name for op in current_ops()
-        if op.name not in _SAME and op.name not in POOLS and op.name not in SINKABLE_REDUCTIONS
-        and op.name not in ("reshape", "transpose") and op.compute is not None
-    )
+def sink_rules(state: Sinking) -> tuple[Rule, ...]:
+    """The sinking rules; in `state` they remember which transposes they made on the way, and leave those."""
     return (
         Rule("sink_same", tuple(_SAME), state.same, EXACT, (
             "x: f32[N, 3, 4]; softmax(transpose(x, perm=(0, 2, 1)), axis=1)",
@@ -151,23 +145,32 @@ def sink_rules() -> tuple[Rule, ...]:
         )),
         Rule("sink_reshape", ("reshape",), state.reshape, EXACT, (
             "x: f32[N, 3, 4]; reshape(transpose(x, perm=(0, 2, 1)), shape=(N, 2, 2, 3))",
+            "x: f32[N, H, 2, 3]; reshape(transpose(x, perm=(0, 3, 2, 1)), shape=(N, 6, H))",
         )),
         Rule("sink_gather", ("gather",), state.gather, EXACT, (
             "x: f32[N, 3, 4]; i: i64[2]; gather(transpose(x, perm=(0, 2, 1)), i, axis=1)",
         )),
-        Rule("sink_elementwise", elementwise, state.elementwise, EXACT, (
+        Rule("sink_elementwise", state.plain, state.elementwise, EXACT, (
             "x: f32[N, 3, 4]; y: f32[N, 3, 4]; "
             "add(transpose(x, perm=(0, 2, 1)), transpose(y, perm=(0, 2, 1)))",
             "x: f32[N, 3, 4]; c: f32[4, 1] = draw; mul(transpose(x, perm=(0, 2, 1)), c)",
+            "x: f32[N, 3, 4]; s: f32[N, 1, 3]; c: f32[4, 1] = draw; "
+            "sub(transpose(x, perm=(0, 2, 1)), mul(s, c))",
             "x: f32[N, 3, 4]; y: f32[3, 4]; add(x, y)",
         )),
     )
 
 
-class _Sinking:
-    """The rules, and the transposes that they put on operands that had none (pinned)."""
+class Sinking:
+    """The rules, and the transposes that they put on operands that had none (pinned).
 
-    def __init__(self) -> None:
+    shuffles: a transpose that brings axes together may stay so that another one sinks. shuffled: one did.
+    plain: ops that have no other rule."""
+
+    def __init__(self, shuffles: bool = True) -> None:
+        self.shuffles, self.shuffled = shuffles, False
+        apart = {*_SAME, *POOLS, *SINKABLE_REDUCTIONS, "reshape", "transpose"}
+        self.plain = tuple(op.name for op in current_ops() if op.name not in apart and op.compute is not None)
         self._pinned: set[Ref] = set()
 
     def _source(self, g: Editor, ref: Ref) -> tuple[Ref, Perm] | None:
@@ -199,6 +202,9 @@ class _Sinking:
             return found[0]
         if not ref or not g.shape(ref):
             return ref
+        made = None if self._free(g, ref, p) else self._raised(g, ref, p)
+        if made is not None:
+            return g.emit(made.op, [self._turned(g, r, p) for r in made.inputs], made.attrs)
         q, shape = inverse(p), g.shape(ref)
         if g.is_weight(ref):
             w = g.shop.weights[ref]
@@ -215,14 +221,28 @@ class _Sinking:
         """Bytes of the transposes that operands without one would need."""
         total = 0
         for r in dict.fromkeys(refs):
-            found = self._source(g, r) if r else None
-            if not r or g.is_weight(r) or (found is not None and found[1] == p):
-                continue
-            shape = g.shape(r)
-            full = (to_dim(1),) * (len(p) - len(shape)) + tuple(shape)
-            order = [a for a in inverse(p) if not is_one(full[a])]
-            total += self._bytes(g, r) if order != sorted(order) else 0
+            if r and not self._free(g, r, p) and self._raised(g, r, p) is None:
+                total += self._bytes(g, r)
         return total
+
+    def _free(self, g: Editor, ref: Ref, p: Perm) -> bool:
+        """Whether an operand has the axes before the transpose p without a move of its elements."""
+        found = self._source(g, ref)
+        if g.is_weight(ref) or (found is not None and found[1] == p):
+            return True
+        shape = g.shape(ref)
+        full = (to_dim(1),) * (len(p) - len(shape)) + tuple(shape)
+        order = [a for a in inverse(p) if not is_one(full[a])]
+        return order == sorted(order)
+
+    def _raised(self, g: Editor, ref: Ref, p: Perm) -> Node | None:
+        """The elementwise node that makes an operand of this use alone, where all that it reads is free."""
+        n = g.maker(ref)
+        if n is None or len(n.outputs) != 1 or g.uses(ref) != 1 or len(g.shape(ref)) != len(p):
+            return None
+        if n.op not in self.plain or not g.trait(n).elementwise:
+            return None
+        return n if all(not r or self._free(g, r, p) for r in n.inputs) else None
 
     def _pays(self, g: Editor, n: Node, refs: Sequence[Ref], p: Perm) -> bool:
         """Whether moving the transposes of these operands after n leaves no more to transpose."""
@@ -309,21 +329,24 @@ class _Sinking:
         return self._wrap(g, g.emit("gather", (x, n.inputs[1]), {"axis": axis}), p)
 
     def reshape(self, g: Editor, n: Node) -> Ref | None:
-        """reshape(transpose(x, p))  -->  transpose(reshape(x), q) where groups of axes stay together"""
+        """reshape(transpose(x, p))  -->  transpose(reshape(x'), q) where x' is x, if groups of axes stay
+        together in it; else x transposed so that they are, if q moves others"""
         found = self._source(g, n.inputs[0])
         if found is None:
             return None
-        x, p = found
-        source, target = g.shape(n.inputs[0]), n.output.type.shape
-        groups = reshape_groups(source, target)
-        long = sorted(p[o] for o, d in enumerate(source) if not is_one(d))
-        for axes, _ in groups:
-            at = [long.index(p[o]) for o in axes]
-            if not at or at != list(range(at[0], at[0] + len(at))):
+        (x, p), target = found, n.output.type.shape
+        groups = reshape_groups(g.shape(n.inputs[0]), target)
+        if not all(axes for axes, _ in groups):
+            return None
+        ordered = sorted(groups, key=lambda group: max(p[o] for o in group[0]))
+        together = [p[o] for axes, _ in ordered for o in axes]
+        if together != sorted(together):
+            if not self.shuffles or ordered == list(groups):
                 return None
-        ordered = sorted(groups, key=lambda group: p[group[0][0]])
-        grouped = {s for _, mine in groups for s in mine}
-        order = [s for s in range(len(target)) if s not in grouped]
+            self.shuffled = True
+            ones = [a for a in range(len(p)) if a not in together]
+            x = g.emit("transpose", (x,), {"perm": (*ones, *together)})
+        order = [s for s in range(len(target)) if not any(s in mine for _, mine in groups)]
         order += [s for _, mine in ordered for s in mine]
         y = g.emit("reshape", (x,), {"shape": tuple(target[s] for s in order)})
         return self._wrap(g, y, tuple(order.index(s) for s in range(len(target))))
