@@ -14,18 +14,17 @@ import argparse
 import random
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import smelt
 from smelt.compiler import compile_here
 from smelt.core.bundle import Bundle
 from smelt.core.schedule import hot as schedule_hot
 from smelt.request import DimSpec, Request, bounds
-from smelt.session import Session
 from smelt.shapes import bind, case, parse_dim_spec, parse_shapes
 
 TURNS = 61
@@ -50,19 +49,30 @@ def build(label: str, model: Path, dims: Mapping[str, DimSpec], folder: Path) ->
 
 def raced(builds: list[Build], threads: int, feed: Mapping[str, Any]) -> list[tuple[float, float]]:
     """Milliseconds of each build, and its time over the first one's."""
-    sessions = [smelt.load(b.bundle, threads=threads) for b in builds]
+    return by_turns([smelt.load(b.bundle, threads=threads) for b in builds], threads, feed)
+
+
+class Runs(Protocol):
+    """A session of either runtime."""
+
+    def run(self, names: None, feed: Mapping[str, Any], /) -> object:
+        """All outputs."""
+
+
+def by_turns(sessions: Sequence[Runs], threads: int, feed: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Milliseconds of each session, and its time over the first one's."""
     clock = time.thread_time if threads == 1 else time.perf_counter
 
-    def spent(session: Session, rounds: int) -> float:
+    def spent(session: Runs, rounds: int) -> float:
         start = clock()
         for _ in range(rounds):
             session.run(None, feed)
         return (clock() - start) / rounds
 
-    rounds = max(1, int(TURN_SECONDS / min(spent(s, 1) for s in sessions * 2)))
-    times: list[list[float]] = [[] for _ in builds]
+    rounds = max(1, int(TURN_SECONDS / min(spent(s, 1) for s in (*sessions, *sessions))))
+    times: list[list[float]] = [[] for _ in sessions]
     for _ in range(TURNS):
-        for n in random.sample(range(len(builds)), len(builds)):
+        for n in random.sample(range(len(sessions)), len(sessions)):
             times[n].append(spent(sessions[n], rounds))
     pairs = [[a / b for a, b in zip(own, times[0], strict=True)] for own in times]
     return [(1e3 * min(own), median(ratios)) for own, ratios in zip(times, pairs, strict=True)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from smelt.core.dim import ZERO, Dim, ceildiv, dmax, dmin, product, to_dim
-from smelt.core.dtype import BYTES, Array, DType, i32
+from smelt.core.dtype import BYTES, Array, DType, i16, i32
 from smelt.core.ir.graph import Attr, TensorType
 from smelt.core.ir.kernel import Bound, Expr
 from smelt.core.ops.attrs import dims, integer, ints, number
@@ -76,13 +76,14 @@ def _weight_parts(shape: tuple[Dim, ...], channels_last: bool) -> tuple[Dim, Dim
 
 
 def infer_conv(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    """[N, C, *S] * [M, C/group, *K] -> [N, M, *O] (or the channels-last forms)."""
+    """[N, C, *S] * [M, C/group, *K] -> [N, M, *O] (or the channels-last forms); of bytes, whose weight may be
+    i16, sums in i32."""
     check_steps(c, attrs)
     x, w = args[:2]
     assert x and w
     if x.rank < 3 or w.rank != x.rank:
         raise c.fail(f"input of rank {x.rank} and weight of rank {w.rank}; both want the same, 3 or more")
-    bytes_ = x.dtype in BYTES and w.dtype in BYTES
+    bytes_ = x.dtype in BYTES and w.dtype in (*BYTES, i16)
     if x.dtype != w.dtype and not bytes_:
         raise c.fail(f"input is {x.dtype}, weight is {w.dtype}")
     low, high = x.dtype.limits if bytes_ else (0, 0)
@@ -575,6 +576,12 @@ ROWS: tuple[Op, ...] = (
                 attrs=_conv_attrs(2, pad=1, origin=7),
                 low=-100,
                 high=100,
+            ),
+            Case(
+                ("u8[N, 6, M]", "i16[6, 1, 3]", "-"),
+                attrs=_conv_attrs(1, pad=1, group=6, origin=7),
+                low=-255,
+                high=255,
             ),
         ),
         compute=conv,

@@ -181,6 +181,9 @@ def _integer_conv(g: Editor, n: Node) -> Ref | None:
     if not _scales_multiply(g, x, w):
         return None
     weight, own = _signed(g, w)
+    if own.any() and weight.shape[1] == 1:  # no instruction sums bytes of one channel: wider ones do as well
+        weight = (weight - own.reshape(-1, *[1] * (weight.ndim - 1))).astype(np.int16)
+        own = np.zeros_like(own)
     left, zero = _unsigned(g, x)
     assert isinstance(zero, int)
     total = -zero * weight.astype(np.int32).sum(axis=tuple(range(1, weight.ndim)), dtype=np.int32)
