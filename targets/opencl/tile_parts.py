@@ -18,17 +18,17 @@ of 128 (NEON). Fuller files spill what is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class PartedTile:
     """rows: of the tile; 0: it is none that may be made in parts. loops: the variables of those over rows."""
 
     rows: int
     loops: frozenset[str]
 
 
-WHOLE = Tile(0, frozenset())
+WHOLE = PartedTile(0, frozenset())
 
 
-def tile_of(buffers: Sequence[Buffer], body: tuple[Stmt, ...]) -> Tile:
+def tile_of(buffers: Sequence[Buffer], body: tuple[Stmt, ...]) -> PartedTile:
     """What local buffers are that are one tile of vectors: every store in `body` stands in one unrolled loop
     over all rows, and uses the tile at its own row alone, so that rows may be made in parts. Others are
     WHOLE, and those that fit any device, and odd numbers of rows."""
@@ -47,7 +47,7 @@ def tile_of(buffers: Sequence[Buffer], body: tuple[Stmt, ...]) -> Tile:
     again = any(not a.is_store and a.buffer in stores for a in found)
     if again or len(stores) > len(set(stores)) or not all(whole_vectors(b, body) for b in buffers):
         return WHOLE
-    return Tile(rows, frozenset(v for over in loops for v in over))
+    return PartedTile(rows, frozenset(v for over in loops for v in over))
 
 
 def _row_loops(a: Access, rows: int) -> list[str]:
