@@ -372,6 +372,13 @@ class Facts:
         """a < b?"""
         return self.prove_le(to_dim(a) + 1, b)
 
+    def seems_natural(self, dim: DimLike) -> bool:
+        """Whether 0 <= dim is proved in a few steps: for what a proof makes better, and none wrong."""
+        try:
+            return self._solver.low(self._inside(dim), 0, FEW_STEPS) >= 0
+        except TooLarge:
+            return False
+
     def interval(self, dim: DimLike) -> Range:
         """As bounds, by plain interval arithmetic alone: wider, and quick for large formulas."""
         try:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from smelt.core.dim import YES, Dim, sym, to_dim
+from smelt.core.dim import Dim, sym, to_dim
 from smelt.core.dtype import DType, bf16, bool_, f16, i64
 from smelt.core.ir.analysis.scope import expressions
 from smelt.core.ir.kernel import Buffer, Expr, Index, Kernel, Stmt, Tiles, children
@@ -258,11 +258,12 @@ class Dialect(GridStatements[str, Place]):
         parts = None if place.is_array else at.linear(self._step)
         if parts is None or parts[0] == 0 or parts[1].is_const:
             return place, self.index(at)
-        fixed, moving = parts[1], parts[0] * sym(self._step)
         # no pointer may lie outside of its buffer, not even on the way
-        if self.facts.prove_le(0, fixed) is not YES or self.facts.prove_le(0, moving) is not YES:
+        if not all(map(self.facts.seems_natural, parts)):
             return place, self.index(at)
-        return replace(place, name=f"({place.name} + {self.index(fixed)})"), self.index(moving)
+        moving, fixed = parts
+        name = f"({place.name} + {self.index(fixed)})"
+        return replace(place, name=name), self.index(moving * sym(self._step))
 
     def read(self, place: Place, at: str) -> str:
         dtype = place.buffer.dtype

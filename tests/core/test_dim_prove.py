@@ -68,6 +68,13 @@ def test_simplify() -> None:
     assert f.simplify(m // 4) is m // 4
 
 
+def test_what_few_steps_prove() -> None:
+    """Nothing that is not so, and what an interval says or one relation."""
+    f = Facts().with_range("n", 3, None).with_le(m, n)
+    assert f.seems_natural(n - 3) and f.seems_natural(5 * (n - m)) and f.seems_natural(n * n)
+    assert not f.seems_natural(n - 4) and not f.seems_natural(m - n) and not f.seems_natural(-n)
+
+
 def test_divisors() -> None:
     f = Facts().with_divisor("n", 8)
     assert f.prove_divisible(n, 4) is YES and f.prove_divisible(3 * n + 4, 4) is YES
