@@ -1,3 +1,6 @@
+#ifndef TILE_PARTS
+#define TILE_PARTS 1
+#endif
 #pragma OPENCL FP_CONTRACT OFF
 
 static inline long smelt_index_max(long a, long b) { return a > b ? a : b; }
