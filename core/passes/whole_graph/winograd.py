@@ -42,10 +42,8 @@ OF_WEIGHT_BYTE = 3
 share it (benchmarks/results/choices.md)."""
 MOST_TRANSFORMED_WEIGHT = 10 << 20
 """Bytes of a weight for tiles of more than 2: 4 times the weight's own, which few tiles do not pay for, and
-many pay little for."""
-MOST_OF_BYTES = 2 << 20
-"""The same of a weight of bytes, for all tiles: those of 2 make it 3.5 times as long, those of 4 8 times, and
-who quantises a model wants it small (benchmarks/results/choices.md)."""
+many pay little for. Of bytes for all tiles: those of 2 make it 3.5 times as long, those of 4 8 times
+(benchmarks/results/choices.md has what that buys)."""
 LOST = 2.0**-17
 """The most that an output may be off, of the largest of its channel. A plain sum of 4608 products
 loses a third of that (benchmarks/results/winograd.md); the tolerance of comparisons, 1e-5, is above it."""
@@ -168,9 +166,8 @@ def _transformed(
     for points, moved in ((4, costs.four), (6, costs.six)):
         tile = tuple(points - r + 1 if r > 1 else 1 for r in taps)
         size = prod(points if r > 1 else 1 for r in taps)
-        limit = MOST_OF_BYTES if costs.words else MOST_TRANSFORMED_WEIGHT
-        long = size * prod(shape[-2:]) * bytes_ > limit and (costs.words or max(tile) > 2)
-        fits = size <= MOST_TILE_ELEMENTS and not long
+        long = size * prod(shape[-2:]) * bytes_ > MOST_TRANSFORMED_WEIGHT
+        fits = size <= MOST_TILE_ELEMENTS and not (long and (costs.words or max(tile) > 2))
         if fits and min(m for m, r in zip(tile, taps, strict=True) if r > 1) > 1:
             found[tile] = _cost(tile, moved, shape, bytes_ * costs.weight_byte, out)
     cheaper = [tile for tile in sorted(found, key=lambda t: found[t]) if found[tile] < plain]
