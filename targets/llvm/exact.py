@@ -14,22 +14,27 @@ LEAST, MOST = -(1 << 63), (1 << 63) - 1
 class Exact(Indexer):
     """Evaluates Dims on the host, where nothing may wrap: what comes out sizes memory, loops and checks.
 
-    Each sum and product that may overflow by its operands' bounds is followed by a jump on overflow; a total
-    that fits is refused too where a partial sum does not. overflow: the label for the overflow of a Dim. Code
-    that may jump is not hoisted: a branch that is not taken refuses nothing.
+    Each product and difference that may overflow by its operands' bounds is followed by a jump on overflow.
+    Sums of sizes, of which a plan has thousands, have one jump for all of a Dim: each that does not fit is
+    negative, and the signs are gathered. A total that fits is refused too where a partial sum does not.
+    overflow: the label for the overflow of a Dim. Code that may jump is not hoisted: a branch that is not
+    taken refuses nothing. Nothing is nsw, since code runs on with a sum that did not fit.
     """
 
     def __init__(self, builder: FunctionBuilder, overflow: Callable[[Dim], str]) -> None:
         super().__init__(builder, "i64")
         self.overflow = overflow
         self._whole: Dim | None = None
+        self._signs: Value | None = None  # negative where a sum of sizes did not fit
 
     def exact(self, dim: Dim, env: Env, taken_from: Value | None = None) -> Value:
         """The dim, or a number less the dim."""
         self._whole = dim
         number = self.number(dim, env)
         made = self.as_value(number if taken_from is None else self.sub(taken_from, number))
-        self._whole = None
+        if self._signs is not None:
+            self._leave_if(self.b.here(f"icmp slt {self._signs.typed}, 0", "i1", 0))
+        self._whole = self._signs = None
         return made
 
     def as_value(self, n: Number) -> Value:
@@ -54,7 +59,9 @@ class Exact(Indexer):
         if op == "mul":
             low, high = _product(a, b)
         if low is not None and high is not None and low >= LEAST and high <= MOST:
-            return self._op(f"{op} nsw", a, b, low, high)
+            return self._op(op, a, b, low, high)
+        if op == "add" and _is_size(a) and _is_size(b):
+            return self._sum_of_sizes(a, b, low, high)
         x, y = self.as_value(a), self.as_value(b)
         key = f"exact {op} {x.text}, {y.text}"
         found = self._known(key)
@@ -70,6 +77,14 @@ class Exact(Indexer):
         self.b.scope.cache[key] = made
         return made
 
+    def _sum_of_sizes(self, a: Number, b: Number, low: int | None, high: int | None) -> Value:
+        made = self._op("add", a, b, low, MOST if high is None else min(high, MOST))
+        if self._known(key := f"exact add {made.text}") is None:
+            before = self._signs
+            self._signs = made if before is None else self.b.here(f"or {before.typed}, {made.text}", "i64", 0)
+            self.b.scope.cache[key] = made
+        return made
+
     def _leave_if(self, flag: Value) -> None:
         assert self._whole is not None
         go_on = self.b.block("next")
@@ -83,6 +98,11 @@ class Exact(Indexer):
                 return scope.cache[key]
             scope = scope.parent
         return None
+
+
+def _is_size(n: Number) -> bool:
+    low, _ = bounds(n)
+    return low is not None and low >= 0
 
 
 def _product(a: Number, b: Number) -> tuple[int | None, int | None]:

@@ -115,3 +115,15 @@ def test_bounds_spare_the_jump() -> None:
     ix.exact((sym("n") * sym("n") + 63) // 64 * 64, {"n": n})
     assert not any("overflow" in line for line in b.root.block.lines)
     assert LEAST == -(2**63) and MOST == 2**63 - 1
+
+
+def test_sums_of_sizes_leave_once() -> None:
+    """However many there are in a Dim."""
+    b = FunctionBuilder({})
+    ix = Exact(b, lambda whole: "away")
+    sizes = {s: Value(f"%{s}", "i64", 0, b.root, None, 0, MOST) for s in "nmk"}
+    n, m, k = (sym(s) for s in "nmk")
+    ix.exact(dmax(n + m + k, m + k, dmin(7 + n, k)), sizes)
+    assert b.text("ret i64 0").count("br i1") == 1
+    ix.exact(dmax(n + m + k, m + k), sizes)
+    assert b.text("ret i64 0").count("br i1") == 1, "what was found to fit is not looked at again"
