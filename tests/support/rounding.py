@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,12 +58,5 @@ def unrounded(path: Path, folder: Path) -> Path:
     copy = folder / path.name
     copy.write_bytes(proto.SerializeToString())
     for data in path.parent.glob(f"{path.name}.*"):
-        _same_file(data, folder / data.name)
+        shutil.copyfile(data, folder / data.name)  # onnx refuses data with two hard links
     return copy
-
-
-def _same_file(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
