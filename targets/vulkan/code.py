@@ -11,6 +11,10 @@ from smelt.targets.vulkan.spirv import FUNCTION, GLSL, NO_CONTRACTION, SpirvModu
 Number = int | float
 DONT_UNROLL = 2
 
+LONG_BODY = 256
+"""Words of a loop's body above which a driver is asked not to write its passes out: they are work enough for
+what a pass costs besides, and drivers take long for the copies (benchmarks/results/vulkan.md)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class V:
@@ -289,13 +293,15 @@ class Code:
     def loop(
         self, condition: Callable[[], V], step: Callable[[], None], hint: int = 0, rounds: int = 0
     ) -> Iterator[None]:
-        """While the condition holds: what is inside, then the step. hint: DONT_UNROLL or 0. rounds: no more
-        than so many; 0: somebody else counts them."""
+        """While the condition holds: what is inside, then the step. hint: DONT_UNROLL or 0, which leaves it
+        to the driver unless what is inside is long. rounds: no more than so many; 0: somebody else counts
+        them."""
         self.spend(rounds)
         header, test, inside, again, after = (self.m.fresh() for _ in range(5))
         self.do("Branch", header)
         self.begin(header)
         self.do("LoopMerge", after, again, hint)
+        merge = len(self.body)
         self.do("Branch", test)
         self.begin(test)
         with self.frame():
@@ -306,6 +312,8 @@ class Code:
             self.begin(again)
             step()
             self.do("Branch", header)
+        if len(self.body) - merge > LONG_BODY:
+            self.body[merge - 1] = DONT_UNROLL
         self.begin(after)
 
     @contextmanager

@@ -166,11 +166,6 @@ class Dialect(GridStatements[V, Place]):
     # -- blocks
 
     @contextmanager
-    def frame(self) -> Iterator[None]:
-        with super().frame(), self.code.frame():
-            yield
-
-    @contextmanager
     def when(self, condition: V) -> Iterator[None]:
         with self.code.when(condition), self.frame():
             yield

@@ -14,13 +14,24 @@ from smelt.core.dim import Facts, parse_dim, sym, to_dim
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_kernel
 from smelt.core.schedule.module import schedule_kernel
+from smelt.targets.vulkan.code import DONT_UNROLL
 from smelt.targets.vulkan.emit import emit_parts
 from smelt.targets.vulkan.index import Largest, magnitude
 from smelt.targets.vulkan.machine import MACHINE
 from smelt.targets.vulkan.package import packed
 from smelt.targets.vulkan.spirv import OPCODES
 
-CONTROL_BARRIER = OPCODES["ControlBarrier"]
+WRITTEN_OUT = """
+    kernel @rows(n: dim in 1..*, x: f32[n, 12]) -> (y: f32[n, 12]) {
+      group i in n {
+        serial j in 3 {
+          unroll k in 4 {
+            y[i, 4*j + k] = x[i, 4*j + k]
+          }
+        }
+      }
+    }
+"""
 
 
 def check(kernel: Kernel, sizes: tuple[dict[str, int], ...]) -> OnVulkan:
@@ -31,13 +42,38 @@ def check(kernel: Kernel, sizes: tuple[dict[str, int], ...]) -> OnVulkan:
     return built
 
 
+def named(words: tuple[int, ...], op: str) -> list[tuple[int, ...]]:
+    """The instructions of a module that have this name."""
+    at, found = 5, []
+    while at < len(words):
+        length = words[at] >> 16
+        if words[at] & 0xFFFF == OPCODES[op]:
+            found.append(words[at : at + length])
+        at += length
+    return found
+
+
 def barriers(words: tuple[int, ...]) -> int:
     """How many barriers a module has."""
-    at, found = 5, 0
-    while at < len(words):
-        found += words[at] & 0xFFFF == CONTROL_BARRIER
-        at += words[at] >> 16
-    return found
+    return len(named(words, "ControlBarrier"))
+
+
+def test_passes_that_are_written_out_share_their_index_arithmetic() -> None:
+    """12 * i and 4 * j are computed once, and not in each of the four passes."""
+    (part,) = check(parse_kernel(WRITTEN_OUT), ({"n": 1}, {"n": 3})).parts
+    made = [x[-2:] for x in named(part.words, "IMul")]
+    assert made and len(set(made)) == len(made)
+
+
+def test_drivers_are_asked_to_keep_loops_whose_body_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hints() -> set[int]:
+        (part,) = emit_parts([parse_kernel(WRITTEN_OUT)]).values()
+        valid(part.words)
+        return {x[-1] for x in named(part.words, "LoopMerge")}
+
+    assert hints() == {0}
+    monkeypatch.setattr("smelt.targets.vulkan.code.LONG_BODY", 8)
+    assert hints() == {DONT_UNROLL}
 
 
 @pytest.mark.parametrize("name", sorted(TREES))
