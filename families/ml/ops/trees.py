@@ -110,8 +110,9 @@ class _Walk:
         low, high = (cast(self.at(begin, node + k), i64) for k in (ZERO, ONE))
         return self.trace.let(low, 0, size, lambda a: self.trace.let(high, a, size, lambda b: among(a, b)))
 
-    def steps(self, n: Dim) -> Stmt:
-        """Some steps from inner nodes to their children, without a branch between them; a leaf stays."""
+    def steps(self, n: Dim, tested: bool) -> Stmt:
+        """Some steps from inner nodes to their children, without a branch between them; a leaf stays. Tested:
+        none from a leaf."""
         everything, count = self.nodes + self.leaves - 1, int(self.attrs["steps"])  # type: ignore[arg-type]
         start = node = self.trace.fresh("g")
         let: list[tuple[str, Expr, Dim, Dim]] = []
@@ -127,7 +128,7 @@ class _Walk:
             ]
             node = after
         walk = Block((Store(self.cell.name, (n, ZERO), index(node)),), let=tuple(let))
-        unless = Block((walk,), guard=(Bound(ZERO, start, self.nodes),))
+        unless = Block((walk,), guard=(Bound(ZERO, start, self.nodes),)) if tested else walk
         return Block((unless,), let=((str(start), self.at(self.cell, n, ZERO), ZERO, everything),))
 
     def reap(self, n: Dim) -> Stmt:
@@ -156,20 +157,29 @@ class _Walk:
         return (Block((Store(self.y.name, (n, target), weight, join),), let=(to,)),)
 
     def block(self, first: Dim, count: Dim) -> Loop:
-        """Some rows, tree by tree: what a tree needs stays in the nearest cache for all of them."""
-        c, tree, s, row, rounds = (self.trace.fresh("i") for _ in range(5))
-        n = first + row
+        """Some rows, tree by tree: what a tree needs stays in the nearest cache for all of them. They go down
+        together: a row's loads wait for each other and overlap with those of other rows."""
+        c, tree, rounds, enter, leave = (self.trace.fresh("i") for _ in range(5))
         start = const(START[str(self.attrs["join"])], self.y.dtype)
-        clear = Loop("serial", str(c), self.y.shape[1], (Store(self.y.name, (n, c), start),))
+
+        def rows(row: Dim, *body: Stmt) -> Loop:
+            return Loop("serial", str(row), count, body)
+
+        def down(many: Dim, tested: bool) -> Loop:
+            s, row = self.trace.fresh("i"), self.trace.fresh("i")
+            return Loop("serial", str(s), many, (rows(row, self.steps(first + row, tested)),))
+
+        sure = dmin(rounds, to_dim(self.attrs["sure"]))  # type: ignore[arg-type]
+        clear = Loop("serial", str(c), self.y.shape[1], (Store(self.y.name, (first + enter, c), start),))
+        root = Store(self.cell.name, (first + enter, ZERO), cast(self.at(self.root, tree), i64))
         walk = (
-            Block((clear,), guard=(Bound(ZERO, tree, ONE),)),
-            Store(self.cell.name, (n, ZERO), cast(self.at(self.root, tree), i64)),
-            Loop("serial", str(s), rounds, (self.steps(n),)),
-            self.reap(n),
+            rows(enter, Block((clear,), guard=(Bound(ZERO, tree, ONE),)), root),
+            down(sure, False),
+            down(rounds - sure, True),
+            rows(leave, self.reap(first + leave)),
         )
         height = (str(rounds), cast(self.at(self.rounds, tree), i64), ZERO, self.nodes)
-        rows = Block((Loop("serial", str(row), count, walk),), let=(height,))
-        return Loop("serial", str(tree), self.root.shape[0], (rows,))
+        return Loop("serial", str(tree), self.root.shape[0], (Block(walk, let=(height,)),))
 
 
 def _forest(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
@@ -236,7 +246,7 @@ def _case_forest(modes: str, join: str = "add", x: Any = "f32[N, 3]", **more: An
         np.array([0, 0, 2, 2, 3], np.int32) if MEMBER in modes else "-",
         np.array([1, -1, 2], np.float32) if MEMBER in modes else "-",
     )
-    attrs: dict[str, Attr] = {"modes": modes, "join": join, "steps": steps}
+    attrs: dict[str, Attr] = {"modes": modes, "join": join, "steps": steps, "sure": 1}
     return Case((x, *tables, *optional), attrs={**attrs, "targets": TWO, "features": to_dim(3)})
 
 
