@@ -31,8 +31,6 @@ from smelt.importer.domains import ML
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """TreeEnsemble counts them in this order."""
-STEPS = 2
-"""How many levels of a tree are walked between two looks at where a row stands."""
 SPARE = 4
 """Levels below those of a full tree that rows walk without a test for a leaf: a test that a processor guesses
 wrong costs about 20 cycles, a level about 5 (Zen 3)."""
@@ -49,10 +47,9 @@ def _scores(c: Call, x: Ref, f: Forest, targets: int, join: str = "add") -> Ref:
     used = sorted(set(f.mode.tolist()))
     member = len(f.members) > 0 or CODES[used[-1]] == "member"
     alone = bool((np.diff(f.first) == 1).all())  # each leaf has one entry
-    steps = max(min(int(f.depth.max()), STEPS), 1)
     full = (len(f.first) // len(f.root)).bit_length()  # levels of a full tree with as many leaves
     tables: list[Array | None] = [
-        f.root, -(f.depth // -steps), _small(f.feature), f.threshold, _small(f.child), f.weight,
+        f.root, f.depth, _small(f.feature), f.threshold, _small(f.child), f.weight,
         None if alone else f.first,
         None if alone and targets == 1 else f.target,
         np.searchsorted(np.array(used), f.mode).astype(np.uint8) if len(used) > 1 else None,
@@ -68,8 +65,7 @@ def _scores(c: Call, x: Ref, f: Forest, targets: int, join: str = "add") -> Ref:
         modes=" ".join(CODES[k] for k in used),
         join=join,
         targets=to_dim(targets),
-        steps=steps,
-        sure=-(-(full + SPARE) // steps),
+        sure=full + SPARE,
         features=to_dim(int(f.feature.max()) + 1),
     )
 

@@ -54,7 +54,7 @@ class _Walk:
     attrs: Attrs
     x: Buffer
     root: Buffer
-    rounds: Buffer
+    depth: Buffer
     feature: Buffer
     threshold: Buffer
     child: Buffer
@@ -110,26 +110,22 @@ class _Walk:
         low, high = (cast(self.at(begin, node + k), i64) for k in (ZERO, ONE))
         return self.trace.let(low, 0, size, lambda a: self.trace.let(high, a, size, lambda b: among(a, b)))
 
-    def steps(self, n: Dim, tested: bool) -> Stmt:
-        """Some steps from inner nodes to their children, without a branch between them; a leaf stays. Tested:
-        none from a leaf."""
-        everything, count = self.nodes + self.leaves - 1, int(self.attrs["steps"])  # type: ignore[arg-type]
-        start = node = self.trace.fresh("g")
-        let: list[tuple[str, Expr, Dim, Dim]] = []
-        for _ in range(count):
-            feature, side, after = (self.trace.fresh("g") for _ in range(3))
-            at, inner = dmin(node, self.nodes - 1), call("lt", index(node), index(self.nodes))
-            asks = call("not", self.asks(at, self.at(self.x, n, feature)))
-            child = cast(self.at(self.child, at, side), i64)
-            let += [
+    def step(self, n: Dim, tested: bool) -> Stmt:
+        """A step from an inner node to a child, without a branch; a leaf stays. Tested: a leaf takes none."""
+        node, feature, side = (self.trace.fresh("g") for _ in range(3))
+        at, inner = dmin(node, self.nodes - 1), call("lt", index(node), index(self.nodes))
+        asks = call("not", self.asks(at, self.at(self.x, n, feature)))
+        after = select(inner, cast(self.at(self.child, at, side), i64), index(node))
+        walk = Block(
+            (Store(self.cell.name, (n, ZERO), after),),
+            let=(
                 (str(feature), cast(self.at(self.feature, at), i64), ZERO, self.x.shape[1] - 1),
                 (str(side), cast(asks, i64), ZERO, ONE),
-                (str(after), select(inner, child, index(node)), ZERO, everything),
-            ]
-            node = after
-        walk = Block((Store(self.cell.name, (n, ZERO), index(node)),), let=tuple(let))
-        unless = Block((walk,), guard=(Bound(ZERO, start, self.nodes),)) if tested else walk
-        return Block((unless,), let=((str(start), self.at(self.cell, n, ZERO), ZERO, everything),))
+            ),
+        )
+        unless = Block((walk,), guard=(Bound(ZERO, node, self.nodes),)) if tested else walk
+        here = (str(node), self.at(self.cell, n, ZERO), ZERO, self.nodes + self.leaves - 1)
+        return Block((unless,), let=(here,))
 
     def reap(self, n: Dim) -> Stmt:
         """Join what the leaf holds into the row's targets."""
@@ -159,7 +155,7 @@ class _Walk:
     def block(self, first: Dim, count: Dim) -> Loop:
         """Some rows, tree by tree: what a tree needs stays in the nearest cache for all of them. They go down
         together: a row's loads wait for each other and overlap with those of other rows."""
-        c, tree, rounds, enter, leave = (self.trace.fresh("i") for _ in range(5))
+        c, tree, depth, enter, leave = (self.trace.fresh("i") for _ in range(5))
         start = const(START[str(self.attrs["join"])], self.y.dtype)
 
         def rows(row: Dim, *body: Stmt) -> Loop:
@@ -167,18 +163,18 @@ class _Walk:
 
         def down(many: Dim, tested: bool) -> Loop:
             s, row = self.trace.fresh("i"), self.trace.fresh("i")
-            return Loop("serial", str(s), many, (rows(row, self.steps(first + row, tested)),))
+            return Loop("serial", str(s), many, (rows(row, self.step(first + row, tested)),))
 
-        sure = dmin(rounds, to_dim(self.attrs["sure"]))  # type: ignore[arg-type]
+        sure = dmin(depth, to_dim(self.attrs["sure"]))  # type: ignore[arg-type]
         clear = Loop("serial", str(c), self.y.shape[1], (Store(self.y.name, (first + enter, c), start),))
         root = Store(self.cell.name, (first + enter, ZERO), cast(self.at(self.root, tree), i64))
         walk = (
             rows(enter, Block((clear,), guard=(Bound(ZERO, tree, ONE),)), root),
             down(sure, False),
-            down(rounds - sure, True),
+            down(depth - sure, True),
             rows(leave, self.reap(first + leave)),
         )
-        height = (str(rounds), cast(self.at(self.rounds, tree), i64), ZERO, self.nodes)
+        height = (str(depth), cast(self.at(self.depth, tree), i64), ZERO, self.nodes)
         return Loop("serial", str(tree), self.root.shape[0], (Block(walk, let=(height,)),))
 
 
@@ -228,11 +224,11 @@ def _ref_forest(arrays: Sequence[Array | None], attrs: Attrs, types: Sequence[Te
 def _case_forest(modes: str, join: str = "add", x: Any = "f32[N, 3]", **more: Any) -> Case:
     """Two trees of two inner nodes each, and one that is a leaf; leaf 2 holds nothing, leaf 3 two entries."""
     size = len(modes.split())
-    steps, alone = more.get("steps", 1), more.get("alone")
+    alone = more.get("alone")
     weight = np.array([0.5, -1, 2, 3, -0.75, 4, 0.125], more.get("dtype", np.float32))
     tables = (
         np.array([0, 2, 4 + 6], np.int32),
-        -(np.array([2, 2, 0], np.int32) // -steps),
+        np.array([2, 2, 0], np.int32),
         np.array([0, 2, 1, 0], np.int32),
         np.array([0.5, -0.25, 0, 1], more.get("dtype", np.float32)),
         np.array([[1, 4], [5, 6], [7, 3], [8, 9]], np.int32),
@@ -246,7 +242,7 @@ def _case_forest(modes: str, join: str = "add", x: Any = "f32[N, 3]", **more: An
         np.array([0, 0, 2, 2, 3], np.int32) if MEMBER in modes else "-",
         np.array([1, -1, 2], np.float32) if MEMBER in modes else "-",
     )
-    attrs: dict[str, Attr] = {"modes": modes, "join": join, "steps": steps, "sure": 1}
+    attrs: dict[str, Attr] = {"modes": modes, "join": join, "sure": more.get("sure", 1)}
     return Case((x, *tables, *optional), attrs={**attrs, "targets": TWO, "features": to_dim(3)})
 
 
@@ -255,13 +251,13 @@ _ODD = np.array([[np.nan, 1, -1], [0.5, np.nan, np.nan], [np.inf, -np.inf, 2]], 
 ROWS: tuple[Op, ...] = (
     Op(
         "forest",
-        "x root rounds feature threshold child weight first? target? mode? missing? begin? members?",
+        "x root depth feature threshold child weight first? target? mode? missing? begin? members?",
         _infer_forest,
         _ref_forest,
         (
             _case_forest("leq"),
-            _case_forest("leq", alone=True, steps=3),
-            _case_forest("gt", "min", steps=2),
+            _case_forest("leq", alone=True, sure=3),
+            _case_forest("gt", "min", sure=0),
             _case_forest("lt gte eq neq", "max", missing=True),
             _case_forest("leq member", x=_ODD),
             _case_forest("neq", x=_ODD, missing=True),
