@@ -110,8 +110,8 @@ class _Walk:
         low, high = (cast(self.at(begin, node + k), i64) for k in (ZERO, ONE))
         return self.trace.let(low, 0, size, lambda a: self.trace.let(high, a, size, lambda b: among(a, b)))
 
-    def step(self, n: Dim, tested: bool) -> Stmt:
-        """A step from an inner node to a child, without a branch; a leaf stays. Tested: a leaf takes none."""
+    def step(self, n: Dim) -> Stmt:
+        """A step from an inner node to a child, without a branch; a leaf stays."""
         node, feature, side = (self.trace.fresh("g") for _ in range(3))
         at, inner = dmin(node, self.nodes - 1), call("lt", index(node), index(self.nodes))
         asks = call("not", self.asks(at, self.at(self.x, n, feature)))
@@ -123,9 +123,14 @@ class _Walk:
                 (str(side), cast(asks, i64), ZERO, ONE),
             ),
         )
-        unless = Block((walk,), guard=(Bound(ZERO, node, self.nodes),)) if tested else walk
         here = (str(node), self.at(self.cell, n, ZERO), ZERO, self.nodes + self.leaves - 1)
-        return Block((unless,), let=(here,))
+        return Block((walk,), let=(here,))
+
+    def unless_leaf(self, n: Dim, then: Stmt) -> Stmt:
+        """The statement for a row that stands at an inner node."""
+        node = self.trace.fresh("g")
+        here = (str(node), self.at(self.cell, n, ZERO), ZERO, self.nodes + self.leaves - 1)
+        return Block((Block((then,), guard=(Bound(ZERO, node, self.nodes),)),), let=(here,))
 
     def reap(self, n: Dim) -> Stmt:
         """Join what the leaf holds into the row's targets."""
@@ -161,17 +166,16 @@ class _Walk:
         def rows(row: Dim, *body: Stmt) -> Loop:
             return Loop("serial", str(row), count, body)
 
-        def down(many: Dim, tested: bool) -> Loop:
-            s, row = self.trace.fresh("i"), self.trace.fresh("i")
-            return Loop("serial", str(s), many, (rows(row, self.step(first + row, tested)),))
-
+        s, row, deep, late = (self.trace.fresh("i") for _ in range(4))
         sure = dmin(depth, to_dim(self.attrs["sure"]))  # type: ignore[arg-type]
         clear = Loop("serial", str(c), self.y.shape[1], (Store(self.y.name, (first + enter, c), start),))
         root = Store(self.cell.name, (first + enter, ZERO), cast(self.at(self.root, tree), i64))
+        one = self.unless_leaf(first + late, self.step(first + late))
+        rest = Loop("serial", str(deep), depth - sure, (one,))  # few rows come so far
         walk = (
             rows(enter, Block((clear,), guard=(Bound(ZERO, tree, ONE),)), root),
-            down(sure, False),
-            down(depth - sure, True),
+            Loop("serial", str(s), sure, (rows(row, self.step(first + row)),)),
+            rows(late, self.unless_leaf(first + late, rest)),
             rows(leave, self.reap(first + leave)),
         )
         height = (str(depth), cast(self.at(self.depth, tree), i64), ZERO, self.nodes)
