@@ -32,8 +32,7 @@ from smelt.importer.domains import ML
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """TreeEnsemble counts them in this order."""
 SPARE = 4
-"""Levels below those of a full tree that rows walk without a test for a leaf: a test that a processor guesses
-wrong costs about 20 cycles, a level about 5 (Zen 3)."""
+"""Levels below those of a full tree that rows walk without a test for a leaf (benchmarks/results/ops.md)."""
 JOIN = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
 
 
