@@ -11,7 +11,7 @@ import numpy as np
 from smelt.core.dim import ONE, ZERO, Dim, TooLarge, dmax, dmin, sym, to_dim
 from smelt.core.dtype import DType, bool_, i32, i64
 from smelt.core.ir.graph import Node, Ref, TensorType
-from smelt.core.ir.kernel import Call, Const, Expr, Index, Let, Load, Reduce
+from smelt.core.ir.kernel import Bound, Call, Const, Expr, Index, Let, Load, Reduce
 from smelt.core.ops import OPS
 from smelt.core.ops.infer import Engine
 from smelt.core.ops.trace import MARK, DimIndex, element
@@ -123,11 +123,23 @@ class _Question:
 
     def load(self, e: Load, node: Node, depth: int) -> Span:
         """An operand's element, or the load's default outside of its guard."""
-        inner = self.at(node.inputs[int(e.buffer.removeprefix("x"))], e.index, depth)
-        if not e.guard:
-            return inner
+        inside = [self.inside(b) for b in e.guard]
         outside = Const(0, e.dtype) if e.otherwise is None else e.otherwise
-        return _joined([inner, self.element(outside, node, depth)])
+        if False in inside:
+            return self.element(outside, node, depth)
+        inner = self.at(node.inputs[int(e.buffer.removeprefix("x"))], e.index, depth)
+        return inner if all(inside) else _joined([inner, self.element(outside, node, depth)])
+
+    def inside(self, b: Bound) -> bool | None:
+        """Whether a bound holds, where the part of a concatenation that an index is in is plain to see."""
+        low, high = self.dim(b.index)
+        if low is None or high is None:
+            return None
+        above, below = (low - b.low).const_or_none, (b.high - high).const_or_none
+        if above is not None and above >= 0 and below is not None and below > 0:
+            return True
+        under, over = (b.low - high).const_or_none, (low - b.high).const_or_none
+        return False if (under is not None and under > 0) or (over is not None and over >= 0) else None
 
     def call(self, e: Call, node: Node, depth: int) -> Span:
         """An intrinsic of integers."""

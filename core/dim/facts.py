@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property, wraps
+from functools import cached_property, reduce, wraps
 from math import gcd, lcm
 from types import MappingProxyType
 from typing import Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
-from smelt.core.dim.atoms import FloorDiv, Max, Min, SymbolAtom
+from smelt.core.dim.atoms import Max, Min, SymbolAtom
 from smelt.core.dim.budget import TooLarge
 from smelt.core.dim.expr import (
     ZERO,
@@ -19,13 +19,14 @@ from smelt.core.dim.expr import (
     common_factor,
     divide_terms,
     dmin,
-    make,
     product,
     rebuild_atom,
     sole_atom,
     sym,
     to_dim,
 )
+from smelt.core.dim.halves import floored, joined
+from smelt.core.dim.order import unfolded
 from smelt.core.dim.solve import FEW_STEPS, Solver
 
 Range: TypeAlias = tuple[int | None, int | None]  # inclusive low, high; None is unbounded
@@ -196,7 +197,14 @@ class Facts:
                 low, high = (-(k // c), None) if c > 0 else (None, k // -c)
                 given = self.ranges.get(atom.name, SIZE)
                 return replace(self, ranges={**self.ranges, atom.name: _meet(given, (low, high))})
+        parts = self.unfolded(rest)
+        if parts != (rest,):
+            return reduce(lambda facts, part: facts.with_le(0, part), parts, self)
         return self if rest.is_const and rest.const >= 0 else replace(self, nonneg=_add(self.nonneg, rest))
+
+    def unfolded(self, d: Dim) -> tuple[Dim, ...]:
+        """Dims that are all 0 or more exactly where d is, simpler ones where there are any."""
+        return unfolded(d, self.seems_natural)
 
     def with_equal(self, a: DimLike, b: DimLike, times: Mapping[str, int] = MappingProxyType({})) -> Facts:
         """a == b, learned. One symbol is solved for and replaced from then on: a's own name if a is a plain
@@ -288,6 +296,17 @@ class Facts:
             return None, None
         return (low if isinstance(low, int) else None), (high if isinstance(high, int) else None)
 
+    def number(self, dim: DimLike) -> int | None:
+        """The one value that dim can have, where that is found. Most have several: points tell at once."""
+        try:
+            inside = self._inside(dim)
+            if inside.const_or_none is None and self._solver.varies(inside):
+                return None
+        except TooLarge:
+            return None
+        low, high = self.bounds(dim)
+        return low if low == high else None
+
     def simplify(self, dim: DimLike) -> Dim:
         """An equal Dim, with equalities applied and the min, max, // and % gone that the facts decide; the
         number where they leave but one."""
@@ -305,7 +324,7 @@ class Facts:
             if found.const_or_none is None:
                 low, high = self._solver.interval(found)
                 found = to_dim(low) if isinstance(low, int) and low == high != 0 else found
-            return self._outside(found)
+            return joined(self._outside(found))
         except TooLarge:
             return self.substitute(dim)
 
@@ -325,7 +344,7 @@ class Facts:
         rest = self._inside(difference)
         if rest == 0:
             return YES
-        rest = _halves(self._solver.simplify(rest))
+        rest = floored(self._solver.simplify(rest))
         constant = rest.const_or_none
         if constant is not None:
             return YES if constant == 0 else NO
@@ -363,7 +382,7 @@ class Facts:
             return YES
         if self._solver.refuted(rest, 0) and self._solver.refuted(-rest, 1):
             return UNKNOWN
-        simple = _halves(self._solver.simplify(rest))
+        simple = floored(self._solver.simplify(rest))
         if simple is not rest and self._solver.low(simple, 0) >= 0:
             return YES
         return NO if self._solver.high(simple, -1, FEW_STEPS) < 0 else UNKNOWN
@@ -398,7 +417,7 @@ class Facts:
         divisor = self._inside(d)
         if divisor == 0:
             return NO
-        rest = _halves(self._solver.simplify(self._inside(a) % divisor))
+        rest = floored(self._solver.simplify(self._inside(a) % divisor))
         constant = rest.const_or_none
         if constant is not None:
             return YES if constant == 0 else NO
@@ -481,19 +500,6 @@ def _above_zero(extent: Dim) -> Dim:
         some = [a for a in atom.args if not a.is_const or a.const > 0]
         return _above_zero(some[0]) if len(some) == 1 else extent
     return extent
-
-
-def _halves(dim: Dim) -> Dim:
-    """(x + 1)//2 --> x - x//2 at the top, so that the two halves of a number add up to it."""
-    total = dim
-    for mono, k in dim.sorted_items():
-        for atom, power in mono:
-            if power == 1 and isinstance(atom, FloorDiv) and atom.b == 2 and atom.a._poly.get((), 0) == 1:
-                x = atom.a - 1
-                others = make({tuple(f for f in mono if f[0] is not atom): k})
-                total = total - make({mono: k}) + others * (x - x // 2)
-                break
-    return total
 
 
 def _meet(a: Range, b: Range) -> Range:

@@ -150,6 +150,10 @@ class Solver:
         """Whether q is less than `want` for some values that are allowed."""
         return want < INF and self._points.least(q, want) < want
 
+    def varies(self, q: Dim) -> bool:
+        """Whether q has several values that are allowed."""
+        return self._points.least(q) < -self._points.least(-q) < INF
+
     def high(self, p: Dim, want: Num = -INF, steps: int = MOST_RELAXATIONS) -> Num:
         """An upper bound of p; the search stops early at one that is <= want."""
         return -self.low(-p, -want, steps)

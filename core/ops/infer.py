@@ -622,31 +622,20 @@ class Engine:
         self._memo.clear()
 
     def _shrink(self, what: str, d: Dim) -> bool:
-        """Make d >= 0 a range of an input symbol when that says the same.
+        """Make d >= 0 a range of input symbols when that says the same.
 
         # c*s + k >= 0           -->  s >= ceil(-k / c)      c > 0
         # c*s + k >= 0           -->  s <= floor(k / -c)     c < 0
-        # c*(e // n) + k >= 0    -->  e + n*floor(k / c) >= 0              c, n > 0
-        # c*(e // n) + k >= 0    -->  n*floor(k / -c) + n - 1 - e >= 0     c < 0 < n
         """
         if not self._learn or self._conditional:
             return False
-        found = _affine(d)
-        if found is None:
-            return False
-        coefficient, atom, rest = found
-        if isinstance(atom, SymbolAtom):
-            return self._narrow(what, atom.name, coefficient, rest)
-        if not isinstance(atom, FloorDiv) or not atom.b.is_const or atom.b.const <= 0:
-            return False
-        n = atom.b.const
-        if coefficient > 0:
-            return self._shrink(what, atom.a + n * (rest // coefficient))
-        return self._shrink(what, n * (rest // -coefficient) + n - 1 - atom.a)
+        made = [self._narrow(what, _affine(part)) for part in self.facts.unfolded(d)]
+        return all(made)
 
-    def _narrow(self, what: str, name: str, coefficient: int, rest: int) -> bool:
-        if name not in self._free:
+    def _narrow(self, what: str, part: tuple[int, Atom, int] | None) -> bool:
+        if part is None or not isinstance(part[1], SymbolAtom) or part[1].name not in self._free:
             return False
+        coefficient, name, rest = part[0], part[1].name, part[2]
         s = self._symbols[name]
         if coefficient > 0:
             s = replace(s, low=max(s.low, -(rest // coefficient)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from smelt.core.dim import Dim, dmin, product
+from smelt.core.dim import Dim, dmin
 from smelt.core.dtype import Array, DType
 from smelt.core.ir.graph import Attr, Ref, TensorType
 from smelt.core.ir.kernel import Buffer, Expr, Stmt
@@ -78,7 +78,7 @@ def wants_elements(c: Infer, what: str, made: Sequence[Dim], extent: Dim) -> Non
     """Where elements of extents `made` are chosen by data from an axis, it must have some: a position that is
     clamped into an axis of no elements is outside of it."""
     if not extent.is_const or extent.const < 1:
-        c.at_most(f"{what} has no elements to index", dmin(product(made), 1), extent)
+        c.at_most(f"{what} has no elements to index", dmin(*made, 1), extent)
 
 
 InferRule: TypeAlias = Callable[[Infer, Sequence[Arg | None], Attrs], tuple[TensorType, ...]]

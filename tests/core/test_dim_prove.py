@@ -68,6 +68,41 @@ def test_simplify() -> None:
     assert f.simplify(m // 4) is m // 4
 
 
+def test_halves_join() -> None:
+    """A map that is halved three times, rounded up, has one term, and two halves are the whole."""
+    facts, n, m, k = Facts(), sym("n"), sym("m"), sym("k")
+    sizes = [n]
+    for _ in range(3):
+        even = sizes[-1] + sizes[-1] % 2
+        sizes.append(facts.simplify((even + 1) // 2))
+    assert sizes[1:] == [(n + 1) // 2, (n + 3) // 4, (n + 7) // 8]
+    assert facts.simplify((n - n // 2) * (m - m // 2) * k) == ((n + 1) // 2) * ((m + 1) // 2) * k
+    assert facts.simplify(3 * k * (n // 6) + 3 * k * ((n + 3) // 6)) == 3 * k * (n // 3)
+    assert facts.simplify(n - (n + 1) // 2 + n // 2) == 2 * (n // 2)
+    assert facts.prove_eq((n + 3) // 4 - (n + 3) // 8, (n + 7) // 8) is YES
+    for kept in (n // 4 + (n + 1) // 4, n // 3 + (n + 1) // 3, n // 2 - (n + 1) // 2, n - n // 4):
+        assert facts.simplify(kept) == kept
+
+
+def test_numbers() -> None:
+    facts = Facts().with_range("n", 5, 7).with_range("k", 3, 3)
+    n, k = sym("n"), sym("k")
+    assert [facts.number(d) for d in (4, k + 1, n // 5)] == [4, 4, 1]
+    assert [facts.number(d) for d in (n, n // 3, sym("m") // (n * 9))] == [None] * 3
+
+
+def test_inequalities_of_parts() -> None:
+    """What is said of a product, a quotient, a minimum or a maximum is said of the sizes in it."""
+    f = Facts().with_le(1, ((h + 27) // 28) * w * dmin(n, m // 2))
+    assert [f.bounds(x)[0] for x in (h, w, n, m)] == [1, 1, 1, 2] and not f.nonneg
+    g = Facts().with_le(3 * dmax(a, b + 1), 7)
+    assert [g.bounds(x) for x in (a, b)] == [(0, 2), (0, 1)] and not g.nonneg
+    two = Facts().with_le(2, n * m)  # 1 and 1 are not enough
+    assert two.nonneg == (n * m - 2,) and two.bounds(n) == (0, None)
+    signed = Facts().with_range("n", -3, None).with_le(1, n * m)  # -1 and -1 would be
+    assert signed.nonneg == (n * m - 1,)
+
+
 def test_what_few_steps_prove() -> None:
     """Nothing that is not so, and what an interval says or one relation."""
     f = Facts().with_range("n", 3, None).with_le(m, n)
@@ -224,6 +259,18 @@ def _check(facts: Facts, envs: list[Env], x: Dim, y: Dim) -> None:
     assert all((low is None or low <= p) and (high is None or p <= high) for p, _ in values)
     simple = facts.simplify(x)
     assert all(simple.evaluate(env) == p for env, (p, _) in zip(envs, values, strict=True))
+
+
+@settings(max_examples=300, deadline=None)
+@given(DIMS, st.integers(-9, 9))
+def test_inequalities_of_parts_say_the_same(x: Dim, k: int) -> None:
+    facts = Facts()
+    for env in _envs(dict.fromkeys(sorted(x.symbols), (0, 3))):
+        try:
+            value = x.evaluate(env)
+        except ZeroDivisionError:
+            continue
+        assert (value + k >= 0) is all(p.evaluate(env) >= 0 for p in facts.unfolded(x + k))
 
 
 RANGES = st.tuples(st.integers(-4, 3), st.integers(0, 5)).map(lambda r: (r[0], r[0] + r[1]))

@@ -11,7 +11,7 @@ import pytest
 from op_cases import Row, arrays, concrete, environments, evaluated, infer, rows
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import sym, to_dim
+from smelt.core.dim import dmin, sym, to_dim
 from smelt.core.dtype import f32, i64
 from smelt.core.ir.graph import Node, Symbol, TensorType, Value
 from smelt.core.ops.infer import Engine
@@ -127,3 +127,32 @@ def test_symbols_and_rows() -> None:
     assert span(b, "y") == (to_dim(0), m - 1)
     low, high = span(b, "p")
     assert low == to_dim(0) and {str(s) for s in high.symbols} == {"n", "m"}  # type: ignore[union-attr]
+
+
+def test_columns_of_a_concatenation() -> None:
+    """An index has a column for each axis: a column's numbers are those of the part that it comes from."""
+    n, m = sym("n"), sym("m")
+    types = {
+        "a": TensorType(i64, (m, to_dim(1))),
+        "b": TensorType(i64, (m, to_dim(2))),
+        "x": TensorType(f32, (n, m)),
+        "t": TensorType(i64, (m, to_dim(3))),
+        "c": TensorType(i64, (m, to_dim(1))),
+        "d": TensorType(i64, (m, to_dim(2))),
+    }
+    whole = {"starts": (to_dim(0), to_dim(0)), "ends": (m, to_dim(1)), "steps": (1, 1)}
+    rest = {"starts": (to_dim(0), to_dim(1)), "ends": (m, to_dim(3)), "steps": (1, 1)}
+    nodes = {
+        "a": Node("argmax", ("x",), (Value("a", types["a"]),), {"axis": 0, "keepdims": True}),
+        "t": Node("concat", ("a", "b"), (Value("t", types["t"]),), {"axis": 1}),
+        "c": Node("slice", ("t",), (Value("c", types["c"]),), whole),
+        "d": Node("slice", ("t",), (Value("d", types["d"]),), rest),
+    }
+
+    class Chain(Graph):
+        def producer(self, ref: str) -> Node | None:
+            return nodes.get(ref)
+
+    b = Chain(Engine([Symbol(s) for s in "nm"]), types, {}, nodes["t"])
+    assert span(b, "c") == (dmin(n - 1, 0), n - 1)
+    assert span(b, "t") == span(b, "d") == (None, None)

@@ -150,7 +150,7 @@ def _infer_arg(c: Infer, args: Sequence[Arg | None], attrs: Attrs) -> tuple[Tens
     assert args[0] is not None
     extent = args[0].shape[axis]
     if not extent.is_const or extent.const < 1:
-        c.at_most(f"axis {axis} has no elements to choose from", dmin(product(t.shape), 1), extent)
+        c.at_most(f"axis {axis} has no elements to choose from", dmin(*t.shape, 1), extent)
     return (TensorType(i64, t.shape),)
 
 

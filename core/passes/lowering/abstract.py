@@ -56,9 +56,9 @@ def equations(sizes: Iterable[Dim], facts: Facts) -> tuple[Equation, ...]:
     for size in sizes:
         if size.is_const or any(e.size == size for e in found):
             continue
-        low, high = facts.bounds(size)
-        if low is not None and low == high:
-            stands = to_dim(low)
+        number = facts.number(size)
+        if number is not None:
+            stands = to_dim(number)
         else:
             same = (e.stands for e in found if e.name and facts.prove_eq(e.size, size) is YES)
             stands = next(same, sym(f"{FRESH_PREFIX}{len({e.name for e in found if e.name})}"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from smelt.core.diag import unsupported
-from smelt.core.dim import Dim, Facts, SymbolAtom, dmax, sym
+from smelt.core.dim import YES, Dim, Facts, SymbolAtom, dmax, sym
 from smelt.core.dim.expr import sole_atom
 from smelt.core.ir.analysis.scope import Access, accesses, kernel_facts
 from smelt.core.ir.graph import Attr, Graph, Module, Node, Ref, TensorType
@@ -346,10 +346,9 @@ def _rewritten(
 def _unsigned(size: Dim, facts: Facts) -> tuple[Dim, ...]:
     """Dims of a kernel, which are 0 or more, for a size: itself; or, of a number that may be less (what a Pad
     cuts off), what it has above 0 and what it has below, whose difference it is."""
-    low, _ = facts.bounds(size)
-    if isinstance(sole_atom(size), SymbolAtom) and (low is None or low < 0):
-        return dmax(size, 0), dmax(-size, 0)
-    return (size,)
+    if not isinstance(sole_atom(size), SymbolAtom) or facts.prove_le(0, size) is YES:
+        return (size,)
+    return dmax(size, 0), dmax(-size, 0)
 
 
 def _extents(s: Stmt) -> Iterator[Dim]:

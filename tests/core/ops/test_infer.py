@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from smelt.core.diag import SmeltError
-from smelt.core.dim import Dim, Truth, ceildiv, dmin, sym, to_dim
+from smelt.core.dim import Dim, Truth, ceildiv, dmax, dmin, sym, to_dim
 from smelt.core.dtype import DType, bf16, bool_, f32, i8, i32, u8
 from smelt.core.ir.graph import Module, Symbol, TensorType
 from smelt.core.ops import OPS
@@ -110,6 +110,8 @@ def test_refuted() -> None:
         (A // 4, to_dim(2), (0, 11, 1)),
         (to_dim(2), (A + 1) // 2 - 3, (9, None, 1)),
         (to_dim(1), (A // 2 + 1) // 3, (4, None, 1)),
+        (to_dim(1), ((A + 3) // 4) * (A // 3), (3, None, 1)),
+        (dmax(A, 2 * A - 8), to_dim(6), (0, 6, 1)),
     ],
 )
 def test_orders_narrow_ranges(low: Dim, high: Dim, wanted: tuple[int, int | None, int]) -> None:
