@@ -39,7 +39,7 @@ from smelt.core.plan.program import (
     weights_span,
 )
 from smelt.core.plan.room import check_rooms, held_values, rooms
-from smelt.core.plan.stages import ArenaStage, Home, assign, loops
+from smelt.core.plan.stages import ArenaStage, Home, assign, branches, loops
 from smelt.core.plan.state import StateUse
 from smelt.core.plan.weights import weight_places, weight_readers
 
@@ -312,8 +312,9 @@ class _Builder:
             found.setdefault((layout.time.stage(s.bytes), homes[s.root]), []).append(s)
         if not any(at < 0 for at, _ in found):
             found[-1, Home(first)] = []
-        rounds = loops(layout.time.items)
-        return assign([(*key, own) for key, own in sorted(found.items())], rounds, self.scope.facts, samples)
+        parts = [(*key, own) for key, own in sorted(found.items())]
+        items = layout.time.items
+        return assign(parts, loops(items), self.scope.facts, samples, branches(items))
 
     def _known(self, s: Symbol) -> Symbol:
         """The symbol in the range that checks leave it."""

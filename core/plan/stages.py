@@ -2,19 +2,21 @@
 
 A stage may lie in an arena that others have, where nothing of these lives beside it: anywhere once all of
 that is dead, else above what lives, or below it where sizes have a provable order. The arena takes the larger
-of the two ends; it grows with what it holds where something of that is still read.
+of the two ends; it grows with what it holds where something of that is still read. What lies in one branch of
+an if has no place, since its sizes have no values, in the other, nor after both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from heapq import nsmallest
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from smelt.core.dim import Facts, TooLarge, value_at
 from smelt.core.plan.arena import Arena, OrderedSizes, put
-from smelt.core.plan.items import Item
+from smelt.core.plan.items import Item, walk_items
 from smelt.core.plan.lifetime import Storage
 
 WAYS = 8
@@ -58,20 +60,27 @@ class _Taken:
     until: int
 
 
+Span: TypeAlias = tuple[int, int]
+"""A first and a last position."""
+
+
 def assign(
     rows: Sequence[tuple[int, Home, Sequence[Storage]]],
-    rounds: Sequence[tuple[int, int]],
+    rounds: Sequence[Span],
     facts: Facts,
     samples: Sequence[Mapping[str, int]],
+    branches: Sequence[Sequence[Span]] = (),
 ) -> list[ArenaStage]:
     """rows: position, home and storages, by position. rounds: positions that loops repeat, where what is
-    reserved in one round may not be what the next one still reads: no sharing there. The first arena has an
+    reserved in one round may not be what the next one still reads: no sharing there. branches: those of each
+    if. The first arena has an
     address that stays, so others lie in it only where they provably fit. Of several, and of one of its own, a
     stage takes the arena that grows least at the last sample."""
     sizes = OrderedSizes(facts, samples)
     late = sorted({at for at, _, _ in rows if at >= 0 and _until(at, rounds) < 0})
     found: list[ArenaStage] = []
     taken: list[_Taken] = []
+    known: dict[str, int] = {}  # when the size of what was placed is
     for at, home, storages in rows:
         last = max((s.last for s in storages), default=at)
         until = _until(at, rounds)
@@ -88,10 +97,17 @@ def assign(
             arena.plan = arena.plan.since(at)
             if k and len(arena.plan.placed) > MOST_HELD:
                 continue
-            both = _onto(arena.plan, storages, sizes, later)
+            apart = {p: _apart(known[p.storage.root], at, branches) for p in arena.plan.placed}
+            if Apart.AFTER in apart.values():
+                continue
+            other = tuple(p for p, how in apart.items() if how is Apart.BESIDE)
+            here = tuple(p for p, how in apart.items() if how is not Apart.BESIDE)
+            both = _onto(replace(arena.plan, placed=here), storages, sizes, later)
+            both = both and replace(both, placed=both.placed + other)
             if both and (k or both.top == arena.plan.top):
                 growth = max(0, value_at(both.bytes, samples[-1]) - arena.bytes)
                 ways.append((growth, growth > 0, arena.bytes, k, both))
+        known.update((s.root, at) for s in storages)
         growth, _, before, number, plan = min(ways, key=lambda way: way[:4])
         if number == len(taken):
             taken.append(_Taken(home, plan, growth, last, until))
@@ -101,6 +117,28 @@ def assign(
         found.append(ArenaStage(at, home, number, plan, arena.last >= at))
         taken[number] = _Taken(home, plan, before + growth, max(last, arena.last), arena.until)
     return found
+
+
+class Apart(Enum):
+    """Where a position is that another one does not come before on every way: in another branch of an if, or
+    after the branch."""
+
+    BESIDE = "beside"
+    AFTER = "after"
+
+
+def _apart(first: int, at: int, branches: Sequence[Sequence[Span]]) -> Apart | None:
+    """None: whoever comes to `at` has come by `first`, which has the smaller number."""
+    ways = {
+        Apart.BESIDE if any(_within(at, arm) for arm in arms) else Apart.AFTER
+        for arms in branches
+        if any(_within(first, arm) and not _within(at, arm) for arm in arms)
+    }
+    return Apart.BESIDE if Apart.BESIDE in ways else Apart.AFTER if ways else None
+
+
+def _within(at: int, span: Span) -> bool:
+    return span[0] <= at <= span[1]
 
 
 def _onto(
@@ -114,7 +152,13 @@ def _onto(
     return both if both.bytes.nodes <= FORMULA_NODES else None
 
 
-def loops(items: Iterable[Item]) -> list[tuple[int, int]]:
+def branches(items: Sequence[Item]) -> list[list[Span]]:
+    """Where the branches of each if begin and end."""
+    ifs = (item for item in walk_items(tuple(items)) if item.node.op == "if")
+    return [[(arm.start, arm.end) for arm in item.arms] for item in ifs]
+
+
+def loops(items: Iterable[Item]) -> list[Span]:
     """Where each loop of the graph itself begins and ends."""
     found: list[tuple[int, int]] = []
     for item in items:
@@ -126,7 +170,7 @@ def loops(items: Iterable[Item]) -> list[tuple[int, int]]:
     return found
 
 
-def _until(at: int, rounds: Sequence[tuple[int, int]]) -> int:
+def _until(at: int, rounds: Sequence[Span]) -> int:
     """Where the last loop ends that repeats the position, -1 for none: what is reserved in a round is there
     until then, since the next round reserves it again."""
     return max((end for start, end in rounds if start < at < end), default=-1)

@@ -219,3 +219,12 @@ def test_a_chain_of_late_sizes_needs_few_arenas(tmp_path: Path) -> None:
         x = np.random.default_rng(n).normal(0, 2, n).astype(np.float32)
         (got,), (want,) = session.run(None, {"x": x}), reference.run(None, {"x": x})
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_what_lies_in_one_branch_has_no_place_elsewhere() -> None:
+    """Results of both branches live until the if's end, where the size of the whole becomes known."""
+    rows = row(-1, 50), row(2, 9, "k"), row(6, 9, "n"), row(9, 12, "k")
+    found = assign(rows, [], sized(), [SAMPLE], [[(1, 4), (5, 8)]])
+    assert [s.arena for s in found] == [0, 1, 1, 2]
+    assert found[2].plan.offsets == {"s6.0": to_dim(0)}  # with k, which has no value there, it would be above
+    assert [s.arena for s in assign(rows, [], sized(), [SAMPLE])] == [0, 1, 1, 1]
