@@ -21,15 +21,18 @@ import onnx
 import pytest
 from boards import need_emulator
 from entry_models import prefill
+from forked import forked_smelt
 from onnx import TensorProto, helper, numpy_helper
 from state_models import decoder, tokens
 
 import smelt
+from smelt.bench import PLANS
 from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ops import OPS
 from smelt.core.ops.rows import quantized
 from smelt.core.passes.context import Context
 from smelt.core.passes.rewriting.editor import Editor, edit_module
+from smelt.devicefarm.measure import SHOWN
 from smelt.importer import import_model
 from smelt.stages import PASSES
 from smelt.targets.instructions import arm
@@ -96,6 +99,13 @@ def inline(path: Path) -> list[str]:
     return made
 
 
+@pytest.fixture(autouse=True)
+def _a_few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is timed is run as often as on an emulated device: these tests are about the words."""
+    for plan in PLANS:
+        monkeypatch.setitem(PLANS, plan, SHOWN)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the commands name: model.onnx, det.onnx, module.smelt; two bundles and a package."""
@@ -122,18 +132,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def run(command: str, folder: Path, **env: str) -> str:
-    """A command line, in the folder; its output."""
+def run(command: str, folder: Path, **env: str) -> None:
+    """A command line, in the folder, in a fork that alone has the plug-ins of the line."""
     *variables, rest = re.match(r"((?:\w+=\S+ )*)smelt (.*)", command).groups()  # type: ignore[union-attr]
-    own = dict(v.split("=", 1) for v in variables[0].split())
-    done = subprocess.run(
-        [sys.executable, "-m", "smelt.cli", *shlex.split(rest)], cwd=folder, capture_output=True, text=True,
-        env={**os.environ, **own, **env}, timeout=300, check=False,
-    )  # fmt: skip
+    own = {**os.environ, **dict(v.split("=", 1) for v in variables[0].split()), **env}
+    done = forked_smelt(*shlex.split(rest), folder=folder, environment=own)
     # too busy to time anything, which it says
     timed = rest.startswith(("bench", "devices doctor")) and done.returncode == 5
     assert done.returncode == 0 or timed, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 TYPED = [(path, c) for path in DOCS for c in commands(path)]

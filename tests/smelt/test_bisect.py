@@ -16,6 +16,7 @@ import onnx
 import pytest
 from boards import need_emulator
 from entry_models import LLM, SPEECH
+from forked import forked_smelt
 from onnx import helper, parser
 
 import smelt
@@ -59,11 +60,14 @@ def environment(plant: str) -> dict[str, str]:
 
 def run(plant: str, *words: object) -> dict[str, Any]:
     """The answer of `smelt WORDS --json`."""
-    command = [sys.executable, "-m", "smelt.cli", *map(str, words), "--json"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment(plant), timeout=600, check=False
-    )
-    return dict(json.loads(done.stdout))
+    return dict(json.loads(forked_smelt(*words, "--json", environment=environment(plant)).stdout))
+
+
+def says(script: Path) -> list[str]:
+    """The words after `smelt` in a repro.sh."""
+    env = {**os.environ, "SMELT": r"printf %s\0"}
+    done = subprocess.run([script], env=env, capture_output=True, text=True, check=True)
+    return done.stdout.split("\0")[:-1]
 
 
 def save(path: Path, text: str, constants: tuple[onnx.TensorProto, ...] = ()) -> Path:
@@ -108,11 +112,9 @@ def reproduced(tmp_path: Path, plant: str, *words: object) -> dict[str, Any]:
     found = run(plant, "validate", *words, "--bisect", "--repro", repro)
     assert found["exit_code"] == 1 and found["first_bad"] is not None, found
     assert found["repro"]["has"], found
+    words = says(repro / "repro.sh")
     for name, code in ((plant, 1), ("", 0)):
-        done = subprocess.run(
-            [repro / "repro.sh"], env=environment(name), capture_output=True, text=True, timeout=600,
-            check=False,
-        )  # fmt: skip
+        done = forked_smelt(*words, folder=repro, environment=environment(name))
         assert done.returncode == code, (name, done.stdout, done.stderr)
     return found
 

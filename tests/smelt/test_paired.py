@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from smelt import paired
+from smelt.bench import PLANS
 from smelt.cli import bench
 from smelt.cli import paired as command
 from smelt.cli.main import main
@@ -271,8 +272,9 @@ def test_pages_are_about_one_build(made: Bundle, tmp_path: Path) -> None:
 
 
 def test_one_bundle_against_itself_on_this_machine(
-    made: Bundle, capsys: pytest.CaptureFixture[str]
+    made: Bundle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(PLANS, "quick", replace(QUICK, warmup_min=0.02, min_time=0.02))
     code = main(["bench", str(made.path), "--baseline", str(made.path), "--shape", "x:1x3x8x8", "--json"])
     data = json.loads(capsys.readouterr().out)
     (row,) = data["cases"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from forked import forked_smelt
 from onnx import helper
 
 import smelt
@@ -136,8 +137,7 @@ def test_a_fault_of_a_plugin_is_told_as_its_own(text: str, tmp_path: Path) -> No
         smelt.compile(model(), output=tmp_path / "out", plugins=[str(file)])
     assert e.value.kind == "invalid" and "faulty.py" in str(e.value)
     there.write_bytes(model().SerializeToString())
-    words = [sys.executable, "-m", "smelt.cli", "check", str(there)]
-    done = subprocess.run(words, env={**os.environ, "SMELT_PLUGINS": str(file)}, timeout=300, check=False)
+    done = forked_smelt("check", there, environment={**os.environ, "SMELT_PLUGINS": str(file)})
     assert done.returncode == 3
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from boards import need_emulator
+from forked import forked_smelt
 from onnx import TensorProto, helper, numpy_helper
 
 import smelt
@@ -66,13 +66,10 @@ def every_way() -> onnx.ModelProto:
     return m
 
 
-def run(*words: str, plugin: bool = True) -> subprocess.CompletedProcess[str]:
+def run(*words: str, plugin: bool = True) -> CompletedProcess[str]:
     """A command line of smelt, with the plug-in named by the environment or without."""
     env = {**os.environ} | ({"SMELT_PLUGINS": str(PLUGIN)} if plugin else {})
-    return subprocess.run(
-        [sys.executable, "-m", "smelt.cli", *words], capture_output=True, text=True, env=env, timeout=300,
-        check=False,
-    )  # fmt: skip
+    return forked_smelt(*words, environment=env)
 
 
 @pytest.fixture
@@ -110,11 +107,8 @@ def test_a_wrong_op_is_a_mismatch(tmp_path: Path) -> None:
     wrong.write_text(PLUGIN.read_text().replace('call("sub", x[i], call("floor", x[i]))', "x[i]"))
     onnx.save(every_way(), str(tmp_path / "m.onnx"))
     env = {**os.environ, "SMELT_PLUGINS": str(wrong)}
-    done = subprocess.run(
-        [sys.executable, "-m", "smelt.cli", "validate", str(tmp_path / "m.onnx"), "--bisect", "--shape",
-         "x:3x4,c:2x4"],
-        capture_output=True, text=True, env=env, timeout=300, check=False,
-    )  # fmt: skip
+    words = ("validate", tmp_path / "m.onnx", "--bisect", "--shape", "x:3x4,c:2x4")
+    done = forked_smelt(*words, environment=env)
     assert done.returncode == 1, done.stdout + done.stderr
     first, said = done.stdout.partition("first bad value: ")[2].partition("right:")[::2]
     # among the nodes of the kernel that wrote the first wrong value
