@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from smelt.core.ir import interp_graph
 from smelt.core.ir.graph import Module
 from smelt.core.ops import OPS
 from smelt.core.ops.rows import sample
-from smelt.core.ops.table import Op
+from smelt.core.ops.table import Case, Op
 from smelt.core.passes.context import Context
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
@@ -47,23 +47,6 @@ def guarded(module: Module, inputs: dict[str, np.ndarray], guard: Guard) -> None
 def survives(work: object) -> None:
     how, what = isolated(work, 120)  # type: ignore[arg-type]
     assert (how, what) == ("ok", None), (how, what)
-
-
-def walk_op(op: Op, cpu: Cpu) -> None:
-    """All cases of an op at a few sizes."""
-    for n, case in enumerate(op.cases):
-        module = case_module(op.name, case)
-        after, guard = scheduled(module, cpu), Guard(cpu)
-        for size in (1, 7, 17, *((0,) if case.zero else ())):
-            env = {s.name: size for s in module.symbols}
-            inputs = feeds(module, env, n, case.low, case.high)
-            print(op.name, n, size, flush=True)  # what was running when a signal came
-            guarded(after, inputs, guard)
-
-
-@pytest.mark.parametrize("name", sorted(OPS))
-def test_op(name: str) -> None:
-    survives(lambda: walk_op(OPS[name], PROCESSORS[len(name) % len(PROCESSORS)]))
 
 
 EXTREMES = (
@@ -98,29 +81,54 @@ def as_type(x: object) -> str:
     return f"{from_numpy(a.dtype)}[{', '.join(map(str, a.shape))}]"
 
 
-def walk_extremes(op: Op, cpu: Cpu) -> None:
-    """All cases of an op whose operands are all fed, with numbers far outside of anything."""
-    for n, case in enumerate(op.cases):
-        module = case_module(op.name, replace(case, inputs=tuple(map(as_type, case.inputs))))
-        after, guard = scheduled(module, cpu), Guard(cpu)
-        env = {s.name: 7 for s in module.symbols}
-        inputs = feeds(module, env, n, case.low, case.high)
-        for k in range(len(EXTREMES) + 3):
-            print(op.name, n, k, flush=True)
-            guarded(after, extreme(module, inputs, k), guard)
-
-
 def takes_integers(op: Op) -> bool:
     types = (as_type(x) for case in op.cases for x in case.inputs)
     return any(re.match(r"[iu](8|16|32|64)\[", t) for t in types)
 
 
-@pytest.mark.parametrize(
-    "name", sorted({n for n, op in OPS.items() if takes_integers(op)} | {op.name for op in sample.ROWS})
-)
-def test_op_of_extreme_numbers(name: str) -> None:
-    """No number leads a kernel outside, whatever it is used for."""
-    survives(lambda: walk_extremes(OPS[name], PROCESSORS[len(name) % len(PROCESSORS)]))
+EXTREME = {n for n, op in OPS.items() if takes_integers(op)} | {op.name for op in sample.ROWS}
+"""Ops that also get numbers far outside of anything."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A case of an op, compiled once for all inputs."""
+
+    module: Module
+    after: Module
+    guard: Guard
+
+    @staticmethod
+    def of(op: Op, case: Case, cpu: Cpu) -> Walk:
+        module = case_module(op.name, case)
+        return Walk(module, scheduled(module, cpu), Guard(cpu))
+
+    def inputs(self, size: int, n: int, case: Case) -> dict[str, np.ndarray]:
+        return feeds(self.module, {s.name: size for s in self.module.symbols}, n, case.low, case.high)
+
+
+def walk_op(op: Op, cpu: Cpu) -> None:
+    """All cases of an op at a few sizes; where numbers may lead outside, with operands that are all fed."""
+    for n, case in enumerate(op.cases):
+        own = Walk.of(op, case, cpu)
+        for size in (1, 7, 17, *((0,) if case.zero else ())):
+            print(op.name, n, size, flush=True)  # what was running when a signal came
+            guarded(own.after, own.inputs(size, n, case), own.guard)
+        if op.name not in EXTREME:
+            continue
+        fed = replace(case, inputs=tuple(map(as_type, case.inputs)))
+        is_fed = all(isinstance(x, str) for x in case.inputs)
+        far = own if is_fed else Walk.of(op, fed, cpu)
+        inputs = far.inputs(7, n, case)
+        for k in range(len(EXTREMES) + 3):
+            print(op.name, n, "extreme", k, flush=True)
+            guarded(far.after, extreme(far.module, inputs, k), far.guard)
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_op(name: str) -> None:
+    """No size and no number leads a kernel outside, whatever it is used for."""
+    survives(lambda: walk_op(OPS[name], PROCESSORS[len(name) % len(PROCESSORS)]))
 
 
 def walk_graph(seed: int, cpu: Cpu) -> None:
