@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import decoder_models as decoders
@@ -57,14 +58,28 @@ def assembled(kernels: Sequence[Kernel], architecture: str, *words: str) -> dict
     return resources(made[1])
 
 
-@pytest.mark.parametrize("architecture", PROVEN)
-def test_op_table(architecture: str) -> None:
-    """The first row of each op, scheduled. Optimised little: ptxas refuses what it refuses either way."""
+@cache
+def first_rows() -> tuple[Kernel, ...]:
+    """The first row of each op, scheduled for all architectures alike."""
     first = {r.op.name: r for r in reversed(cases.rows()) if cases.naive_kernel(r) is not None}
     kernels = [cases.naive_kernel(r) for r in first.values()]
-    scheduled = [schedule_kernel(k, MACHINE) for k in kernels if k is not None]
-    found = assembled(scheduled, architecture, "-O1")
-    assert len(found) == sum(len(k.body) for k in scheduled) > 100
+    return tuple(schedule_kernel(k, MACHINE) for k in kernels if k is not None)
+
+
+@cache
+def contractions() -> tuple[Kernel, ...]:
+    """Products and convolutions of the op table, as a compile schedules them."""
+    names = ("matmul", "conv", "linear", "einsum", "attention", "gemm", "dot")
+    rows = [r for r in cases.rows() if any(n in r.op.name for n in names)]
+    kernels = [(r.name, cases.naive_kernel(r)) for r in rows]
+    return tuple(schedule_kernel(k, MACHINE).with_(name=name) for name, k in kernels if k is not None)
+
+
+@pytest.mark.parametrize("architecture", PROVEN)
+def test_op_table(architecture: str) -> None:
+    """Optimised little: ptxas refuses what it refuses either way."""
+    found = assembled(first_rows(), architecture, "-O1")
+    assert len(found) == sum(len(k.body) for k in first_rows()) > 100
 
 
 @pytest.mark.parametrize("architecture", PROVEN)
@@ -75,12 +90,8 @@ def test_every_type(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", PROVEN)
 def test_contractions_do_not_spill(architecture: str) -> None:
-    """Products and convolutions of the op table, as a compile schedules and ptxas optimises them."""
-    names = ("matmul", "conv", "linear", "einsum", "attention", "gemm", "dot")
-    rows = [r for r in cases.rows() if any(n in r.op.name for n in names)]
-    kernels = [(r.name, cases.naive_kernel(r)) for r in rows]
-    scheduled = [schedule_kernel(k, MACHINE).with_(name=name) for name, k in kernels if k is not None]
-    found = assembled(scheduled, architecture)
+    """As ptxas optimises them."""
+    found = assembled(contractions(), architecture)
     assert len(found) > 3
     assert {name: r.spills for name, r in found.items() if r.spills} == {}
 

@@ -53,9 +53,23 @@ def build(folder: Path, *flags: str, parts: tuple[str, ...] = ("model.c", "probe
 
 @cache
 def runtime_objects(flags: tuple[str, ...]) -> list[str]:
-    """The object files of the runtime and its drivers, made once per set of flags."""
+    """The object files of the runtime and its drivers, made once per set of flags. A name that flags define
+    is of the sources that have it: the others are shared with programs that do not define it."""
+    plain = tuple(flag for flag in flags if flag not in OF_RUNTIME)
     sources = [p for p in runtime_dir().glob("*.c") if p.stem != "crt" and not p.stem.startswith("runner")]
-    command = [*COMPILER, *flags, "-c", *map(str, (*sources, *DRIVERS.values()))]
+    groups: dict[tuple[str, ...], list[Path]] = {}
+    for source in sorted((*sources, *DRIVERS.values())):
+        text = source.read_text("utf-8")
+        groups.setdefault(tuple(name for name in OF_RUNTIME if name[2:] in text), []).append(source)
+    return [
+        made
+        for names, group in groups.items()
+        for made in _objects((*plain, *(name for name in names if name in flags)), group)
+    ]
+
+
+def _objects(flags: tuple[str, ...], sources: list[Path]) -> list[str]:
+    command = [*COMPILER, *flags, "-c", *map(str, sources)]
     folders = {runtime_dir(), *(driver.parent for driver in DRIVERS.values())}
     made = made_once(
         lambda folder: subprocess.run(command, check=True, cwd=folder),
