@@ -59,15 +59,16 @@ class Staging:
         check_output(self.out)
         try:
             sweep(self.out)
-            for _ in range(_TRIES):
-                if self._begin():
-                    return self
+            for _ in range(_TRIES - 1):
+                with contextlib.suppress(FileNotFoundError):
+                    return self._begin()
+            return self._begin()  # a file system such as /proc, which takes no folders, says so this way too
         except OSError as e:
             raise _disk(self.out, e) from None
-        raise _busy(self.out)
 
-    def _begin(self) -> bool:
-        """Make the folder and lock it; False when a sweep took it, still empty, for a killed compile's."""
+    def _begin(self) -> Staging:
+        """Make the folder and lock it. Raises FileNotFoundError when a sweep took it, still empty, for a
+        killed compile's."""
         try:
             self.path.mkdir(parents=True)  # in the loop: a compile that fails removes parents that it made
             self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -78,8 +79,8 @@ class Staging:
             if self._lock >= 0:
                 os.close(self._lock)
                 self._lock = -1
-            return False
-        return True
+            raise
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if kind is not None:

@@ -319,6 +319,8 @@ def test_a_hint_is_about_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(SmeltError, match="File name too long") as caught:
         put(tmp_path / ("x" * 300), "0")
     assert "space" not in str(caught.value.hint)
+    with pytest.raises(SmeltError, match="cannot write the bundle '/proc/out': No such file"):
+        put("/proc/out", "0")
     with pytest.raises(SmeltError, match="No space left") as caught, Staging(tmp_path / "out"):
         raise OSError(28, "No space left on device")
     assert "free some space" in str(caught.value.hint) and not os.listdir(tmp_path)
