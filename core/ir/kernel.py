@@ -221,7 +221,8 @@ class Kernel:
     """dims: int64 arguments. inputs/outputs: global buffers, destination-passing. scratch: global
     buffers that the planner owns for the duration of the call. body: top-level siblings run one after
     the other; each is one parallel region. origin: names of the ops inside, for people. hot: kernels that run
-    in its place at some sizes; the first that fits does."""
+    in its place at some sizes; the first that fits does. lies: where a launch is given memories in which
+    several buffers lie, of each buffer (the memory's number, that of the dim which is its byte offset)."""
 
     name: str
     dims: tuple[DimParam, ...]
@@ -232,11 +233,16 @@ class Kernel:
     schedule: str = ""
     origin: str = ""
     hot: tuple[HotCase, ...] = ()
+    lies: tuple[tuple[int, int], ...] = ()
 
     def buffers(self) -> dict[str, Buffer]:
         """What lies in memory, by name: parameters, scratch, and scratch that groups have."""
         own = (b for s in self.body for b in own_scratch(s))
         return {b.name: b for b in (*self.inputs, *self.outputs, *self.scratch, *own)}
+
+    def memories(self) -> int:
+        """How many a launch is given: one for each buffer, but where several lie in one."""
+        return 1 + max(memory for memory, _ in self.lies) if self.lies else len(self.buffers())
 
     def with_(self, **changes: Any) -> Kernel:
         """A copy with some fields replaced."""

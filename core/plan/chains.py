@@ -1,21 +1,38 @@
 """Host programs that are linked in; which of their launches a driver may be given as one, out.
 
-A row of the kernel table is in two chains at most, so that a device's code at most trebles: small kernels
-come in many places. Where layers repeat, what comes again is the chain of the first ones.
+A row of the kernel table is a part of chains a few times at most, so that a device's code stays a small
+multiple of what it would be: small kernels come in many places. Where layers repeat, what comes again is the
+chain of the first ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.rewrite import fresh_name
 from smelt.core.machine import Machine
-from smelt.core.plan.program import Branch, Entry, HostStep, Launch, Repeat
-from smelt.core.schedule.chain import Link, LinkPlace, chain_kernel, chain_link, fit_together, stands_by
+from smelt.core.plan.program import Address, Branch, Entry, HostStep, Launch, Repeat
+from smelt.core.schedule.chain import (
+    Link,
+    LinkPlace,
+    Wired,
+    chain_kernel,
+    chain_link,
+    fit_together,
+    stands_by,
+)
 
-ROW_CHAINS = 2
+ROW_PARTS = 4
+
+Launched: TypeAlias = "tuple[int, Launch]"
+"""A launch, and its row of the kernel table."""
+
+Chain: TypeAlias = "Sequence[tuple[int, Wired]]"
+"""Its parts, each with its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +61,8 @@ def find_chains(
 ) -> Chains:
     """programs: the steps of each, and the rows of what they launch. machines: of each unit by number."""
     known: dict[int, Link | None] = {}
-    holding: dict[int, list[dict[int, Link]]] = {}
-    found: list[dict[int, Link]] = []
+    holding: dict[int, list[Chain]] = {}
+    found: list[Chain] = []
 
     def link(row: int) -> Link | None:
         if row not in known:
@@ -54,39 +71,43 @@ def find_chains(
             known[row] = None if machine is None else chain_link(kernels[e.kernel], e.statement, machine)
         return known[row]
 
+    def longest(run: Sequence[Launched]) -> Chain:
+        unit = rows[run[0][0]].unit
+        own = run[: next((n for n, (row, _) in enumerate(run) if rows[row].unit != unit), len(run))]
+        machine = machines[unit]
+        return () if machine is None else _longest(own, link, holding, machine)
+
     asleep = {n for n, e in enumerate(rows) if machines[e.unit] and stands_by(kernels[e.kernel], e.statement)}
     for steps, numbers in programs:
         for run in _launched(steps):
-            awake = [numbers[entry] for entry in run if numbers[entry] not in asleep]
-            for chain in _cut(awake, link, holding, rows, machines):
+            awake = [(numbers[s.entry], s) for s in run if numbers[s.entry] not in asleep]
+            for chain in _cut(awake, longest, holding):
                 found.append(chain)
-                for row in chain:
+                for row, _ in chain:
                     holding.setdefault(row, []).append(chain)
     return _table(found, rows, kernels)
 
 
-def _table(
-    found: Sequence[Mapping[int, Link]], rows: Sequence[Entry], kernels: Mapping[str, Kernel]
-) -> Chains:
+def _table(found: Sequence[Chain], rows: Sequence[Entry], kernels: Mapping[str, Kernel]) -> Chains:
     names, made, places = {*kernels}, [], []
     parts: dict[int, list[RowInChain]] = {}
     for n, chain in enumerate(found):
-        kernel, where = chain_kernel([*chain.values()])
+        kernel, where = chain_kernel([wired for _, wired in chain])
         name = fresh_name(kernel.name, names)
         names.add(name)
         made.append(kernel.with_(name=name))
-        places.append(Entry(name, 0, rows[next(iter(chain))].unit))
-        for (row, own), place in zip(chain.items(), where, strict=True):
-            parts.setdefault(row, []).append(RowInChain(len(rows) + n, place, own.most_groups))
+        places.append(Entry(name, 0, rows[chain[0][0]].unit))
+        for (row, own), place in zip(chain, where, strict=True):
+            parts.setdefault(row, []).append(RowInChain(len(rows) + n, place, own.link.most_groups))
     return Chains(made, places, parts)
 
 
-def _launched(steps: Sequence[HostStep]) -> Iterator[list[int]]:
-    """The launches that follow each other, by their numbers in the program; a launch of no groups is none."""
-    run: list[int] = []
+def _launched(steps: Sequence[HostStep]) -> Iterator[list[Launch]]:
+    """The launches that follow each other; a launch of no groups is none."""
+    run: list[Launch] = []
     for s in steps:
         if isinstance(s, Launch):
-            run.append(s.entry)
+            run.append(s)
             continue
         yield run
         run = []
@@ -99,50 +120,69 @@ def _launched(steps: Sequence[HostStep]) -> Iterator[list[int]]:
 
 
 def _cut(
-    run: Sequence[int], link: Callable[[int], Link | None],
-    holding: Mapping[int, Sequence[Mapping[int, Link]]], rows: Sequence[Entry],
-    machines: Sequence[Machine | None],
-) -> Iterator[dict[int, Link]]:
-    """What of launches that follow each other, as rows, becomes chains besides those that there are.
-    holding: of each row the chains that it is in, which grows by what is found."""
-    chain: dict[int, Link] = {}
+    run: Sequence[Launched], longest: Callable[[Sequence[Launched]], Chain],
+    holding: Mapping[int, Sequence[Chain]],
+) -> Iterator[Chain]:
+    """What of launches that follow each other becomes chains besides those that there are. holding: of each
+    row the chains that it is in, which grows by what is found."""
     at = 0
-    while at < len(run) or chain:
-        row = run[at] if at < len(run) else None
-        mine = [] if row is None else holding.get(row, [])
-        known = max((_begins(run[at : at + len(c)], [*c]) for c in mine), default=0)
-        own = None if row is None or known > 1 or len(mine) == ROW_CHAINS or row in chain else link(row)
-        if chain and (own is None or row is None or not _joins(row, own, chain, rows, machines)):
-            if len(chain) > 1:
-                yield chain
-            chain = {}
-            continue
-        if own is not None and row is not None:
-            chain[row] = own
-        at += max(known, 1)
+    while at < len(run):
+        rest = run[at:]
+        known = max((_begins(rest, chain) for chain in holding.get(rest[0][0], ())), default=1)
+        chain = longest(rest)
+        if len(chain) > max(known, 1):
+            yield chain
+        at += max(known, len(chain), 1)
 
 
-def _begins(run: Sequence[int], chain: Sequence[int]) -> int:
-    """How many of these launches, from the first one on, are parts of a chain in its order."""
+def _longest(
+    run: Sequence[Launched], link: Callable[[int], Link | None], holding: Mapping[int, Sequence[Chain]],
+    machine: Machine,
+) -> Chain:
+    """What one chain may have of these launches at a unit, from the first one on."""
+    chain: list[tuple[int, Wired]] = []
+    written: Counter[Address] = Counter()
+    for row, launch in run:
+        own = link(row)
+        times = len(holding.get(row, ())) + sum(r == row for r, _ in chain)
+        if own is None or times >= ROW_PARTS:
+            break
+        wired = _wired(own, launch, written)
+        if not fit_together([*(w for _, w in chain), wired], machine):
+            break
+        chain.append((row, wired))
+    return chain
+
+
+def _wired(link: Link, launch: Launch, written: Counter[Address]) -> Wired:
+    """written: how often parts before this one write what lies there, which is counted on. So two values that
+    the plan puts into one place are two parameters, as they may lie apart where this chain comes again."""
+    alone, dims = len(link.kernel.inputs), link.kernel.dims
+    read = [(a, written[a]) for a in launch.buffers[:alone]]
+    written.update(launch.buffers[alone:])
+    offsets = (*read, *((a, written[a]) for a in launch.buffers[alone:]))
+    sizes = ((n, d.low, d.high, d.divisor) for n, d in zip(launch.dims, dims, strict=True))
+    return Wired(link, tuple((a.base, a.number) for a, _ in offsets), offsets, tuple(sizes))
+
+
+def _begins(run: Sequence[Launched], chain: Chain) -> int:
+    """How many of these launches, from the first one on, are parts of a chain in its order, with what it
+    takes for equal."""
     last = -1
-    for n, row in enumerate(run):
-        at = chain.index(row) if row in chain else -1
-        if at <= last:
+    given: dict[Hashable, Hashable] = {}
+    for n, (row, launch) in enumerate(run):
+        last = next((k for k in range(last + 1, len(chain)) if chain[k][0] == row), -1)
+        if last < 0 or not _gives(launch, chain[last][1], given):
             return n
-        last = at
     return len(run)
 
 
-def _joins(
-    row: int, own: Link, chain: Mapping[int, Link], rows: Sequence[Entry], machines: Sequence[Machine | None]
-) -> bool:
-    unit = rows[row].unit
-    machine = machines[unit]
-    return (
-        machine is not None
-        and unit == rows[next(iter(chain))].unit
-        and fit_together([*chain.values(), own], machine)
-    )
+def _gives(launch: Launch, wired: Wired, given: dict[Hashable, Hashable]) -> bool:
+    """Whether a launch gives a part what it shares with those before, which `given` has by their keys."""
+    keys = (*wired.memories, *wired.offsets, *wired.dims)
+    memories = ((a.base, a.number) for a in launch.buffers)
+    values = (*memories, *(a.offset for a in launch.buffers), *launch.dims)
+    return all(given.setdefault(key, value) == value for key, value in zip(keys, values, strict=True))
 
 
-__all__ = ["ROW_CHAINS", "Chains", "RowInChain", "find_chains"]
+__all__ = ["ROW_PARTS", "Chains", "RowInChain", "find_chains"]

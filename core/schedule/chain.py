@@ -9,9 +9,10 @@ are ordered blocks, whatever they touch. A dim says of each whether it takes par
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from operator import attrgetter
 
 from smelt.core.dim import ONE, Facts, sym, to_dim
 from smelt.core.dtype import DType
@@ -53,25 +54,35 @@ LARGE_SIZE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A statement that may be in a chain. most_groups: a launch of more is worth being one. words: of its
-    parameters. kept_bytes: what a lane keeps for it. dtype: of all its elements in memory."""
+    """A statement that may be in a chain. most_groups: a launch of more is worth being one. kept_bytes: what
+    a lane keeps for it. dtype: of all its elements in memory."""
 
     kernel: Kernel
     statement: int
     most_groups: int
-    words: int
     kept_bytes: int
     dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
+class Wired:
+    """A link, and what a launch gives it: of each buffer the memory and the offset there, and each dim. What
+    is equal within a chain is one parameter of it."""
+
+    link: Link
+    memories: tuple[Hashable, ...]
+    offsets: tuple[Hashable, ...]
+    dims: tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LinkPlace:
-    """Where a chain's kernel has what is a statement's: the number of the dim that is 1 where it takes part,
-    which its own dims follow, of the first buffer that it reads alone, and of the first of the others."""
+    """Where a chain's kernel has what is a statement's, as numbers: the dim that is 1 where it takes part; of
+    each buffer the memory, and the dim that is its offset there; each of its dims."""
 
     taking_part: int
-    read: int
-    written: int
+    buffers: tuple[tuple[int, int], ...]
+    dims: tuple[int, ...]
 
 
 def chain_link(kernel: Kernel, statement: int, machine: Machine) -> Link | None:
@@ -88,8 +99,7 @@ def chain_link(kernel: Kernel, statement: int, machine: Machine) -> Link | None:
     if group_count(s).evaluate(_sizes(kernel, 1)) > most:
         return None
     kept = _kept(s, facts)
-    words = 2 * len(buffers) + len(kernel.dims) + 1
-    return None if kept is None else Link(kernel, statement, most, words, kept, *dtypes)
+    return None if kept is None else Link(kernel, statement, most, kept, *dtypes)
 
 
 def stands_by(kernel: Kernel, statement: int) -> bool:
@@ -111,44 +121,72 @@ def _sizes(kernel: Kernel, least: int) -> dict[str, int]:
     return found
 
 
-def fit_together(links: Sequence[Link], machine: Machine) -> bool:
+def fit_together(parts: Sequence[Wired], machine: Machine) -> bool:
     """Whether one chain may have all of these: elements of one type, since a language may order accesses of
-    others as it likes; as many parameters as a launch has, and no more on a lane's stack than its cache."""
+    others as it likes; as many parameters as a launch has, and no more on a lane's stack than its cache. A
+    memory takes two words, as every buffer of a launch does."""
     chaining = machine.chaining
     assert chaining is not None
+    memories, offsets, dims = _parameters(parts)
     return (
-        len({k.dtype for k in links}) <= 1
-        and 1 + sum(k.words for k in links) <= chaining.words
-        and sum(k.kept_bytes for k in links) <= machine.cache_bytes[0]
+        len({p.link.dtype for p in parts}) <= 1
+        and len(parts) + 2 * len(memories) + len(offsets) + len(dims) <= chaining.words
+        and sum(p.link.kept_bytes for p in parts) <= machine.cache_bytes[0]
     )
 
 
+def _parameters(parts: Sequence[Wired]) -> tuple[dict[Hashable, int], ...]:
+    """The numbers of the memories, of the offsets and of the dims that the parts are given."""
+    of = (attrgetter("memories"), attrgetter("offsets"), attrgetter("dims"))
+    found = (dict.fromkeys(key for p in parts for key in get(p)) for get in of)
+    return tuple({key: n for n, key in enumerate(keys)} for keys in found)
+
+
 def chain_kernel(
-    links: Sequence[Link], shared: Mapping[tuple[int, str], str] | None = None
+    parts: Sequence[Wired], shared: Mapping[tuple[int, str], str] | None = None
 ) -> tuple[Kernel, list[LinkPlace]]:
-    """The kernel that does these in order, and where each finds its parameters. shared: names for buffers of
-    links, by number and name, that are known to be one."""
+    """The kernel that does these in order, and where each finds its parameters: its dims are a flag for each
+    part, then the offsets, then the parts' dims. shared: names for buffers of links, by number and name, that
+    are known to be one, where no launch gives them."""
     given = shared or {}
-    dims: list[DimParam] = []
-    read: dict[str, Buffer] = {}
-    written: dict[str, Buffer] = {}
-    blocks, places = [], []
-    for n, link in enumerate(links):
-        k = link.kernel
+    places = _places(parts)
+    flags = [DimParam(f"on.{n}", 0, 1) for n in range(len(parts))]
+    dims = {d: DimParam(f"at.{d - len(flags)}") for p in places for _, d in p.buffers}
+    for part, place in zip(parts, places, strict=True):
+        for d, to in zip(part.link.kernel.dims, place.dims, strict=True):
+            dims.setdefault(to, replace(d, name=f"{d.name}.{to}"))
+    all_dims = (*flags, *(dims[n] for n in sorted(dims)))
+    read: dict[str, tuple[Buffer, tuple[int, int]]] = {}
+    written: dict[str, tuple[Buffer, tuple[int, int]]] = {}
+    blocks = []
+    for n, (part, place) in enumerate(zip(parts, places, strict=True)):
+        k = part.link.kernel
+        sizes = {d.name: dims[to].name for d, to in zip(k.dims, place.dims, strict=True)}
         names = {b: given.get((n, b), f"{b}.{n}") for b in k.buffers()}
-        sizes = {d.name: f"{d.name}.{n}" for d in k.dims}
-        places.append(LinkPlace(len(dims), len(read), len(written)))
-        dims += [DimParam(f"on.{n}", 0, 1), *(replace(d, name=sizes[d.name]) for d in k.dims)]
-        for side, own in ((read, k.inputs), (written, (*k.outputs, *k.scratch))):
-            side.update((names[b.name], _parameter(b, names[b.name], sizes)) for b in own)
-        body = _in_one_group(freshen(k.body[link.statement], {d.name for d in dims}), names, sizes)
+        alone = {b.name for b in k.inputs}
+        for b, lies in zip(k.buffers().values(), place.buffers, strict=True):
+            side = read if b.name in alone else written
+            side[names[b.name]] = _parameter(b, names[b.name], sizes), lies
+        statement = freshen(k.body[part.link.statement], {d.name for d in all_dims})
         takes_part = Bound(ONE, sym(f"on.{n}"), to_dim(2))
-        blocks.append(Block((body,), guard=(takes_part,), ordered=True))
-    inputs = tuple(b for name, b in read.items() if name not in written)
-    said = " ".join(f"{k.kernel.name}.{k.statement}" for k in links)
-    whole = Loop("group", "chain", ONE, tuple(blocks))
-    outputs = tuple(written.values())
-    return Kernel("chain", tuple(dims), inputs, outputs, (whole,), schedule=f"chain {said}"), places
+        blocks.append(Block((_in_one_group(statement, names, sizes),), guard=(takes_part,), ordered=True))
+    inputs = [found for name, found in read.items() if name not in written]
+    said = " ".join(f"{p.link.kernel.name}.{p.link.statement}" for p in parts)
+    return Kernel(
+        "chain", all_dims, tuple(b for b, _ in inputs), tuple(b for b, _ in written.values()),
+        (Loop("group", "chain", ONE, tuple(blocks)),), schedule=f"chain {said}",
+        lies=tuple(at for _, at in (*inputs, *written.values())),
+    ), places  # fmt: skip
+
+
+def _places(parts: Sequence[Wired]) -> list[LinkPlace]:
+    memories, offsets, dims = _parameters(parts)
+    first = len(parts) + len(offsets)
+    found = []
+    for n, p in enumerate(parts):
+        lies = ((memories[m], len(parts) + offsets[o]) for m, o in zip(p.memories, p.offsets, strict=True))
+        found.append(LinkPlace(n, tuple(lies), tuple(first + dims[d] for d in p.dims)))
+    return found
 
 
 def _parameter(b: Buffer, name: str, sizes: Mapping[str, str]) -> Buffer:
@@ -256,4 +294,4 @@ def _counts(e: Expr, facts: Facts, machine: Machine, innermost: str) -> tuple[in
     return calls, loads
 
 
-__all__ = ["Link", "LinkPlace", "chain_kernel", "chain_link", "fit_together", "stands_by"]
+__all__ = ["Link", "LinkPlace", "Wired", "chain_kernel", "chain_link", "fit_together", "stands_by"]

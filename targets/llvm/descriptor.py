@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from smelt.core.dlpack import DLPACK
 from smelt.core.dtype import DType
 from smelt.core.ir.graph import Library
-from smelt.core.ir.workspace import workspace
 from smelt.core.plan.link import EntryPoint, Linked
 from smelt.core.plan.program import CheckText, Tensor
+from smelt.core.schedule.chain import LinkPlace
 from smelt.core.sums import NO_SUMS, Sums
 from smelt.targets.llvm.abi import constants, structs
 
@@ -232,17 +233,17 @@ def _kernel(linked: Linked, number: int, row: KernelRow, texts: _Texts, made: _T
     k = linked.kernels[e.kernel]
     chains = [
         structs()["smelt_chain_part"].value(
-            kernel=p.chain, dim=p.place.taking_part, read=p.place.read,
-            written=len(linked.kernels[linked.rows[p.chain].kernel].inputs) + p.place.written,
+            kernel=p.chain, dim=p.place.taking_part,
+            at=made.numbers(f"part_{number}.{n}", "i32", _numbers(p.place)),
         )
-        for p in parts
+        for n, p in enumerate(parts)
     ]  # fmt: skip
     return structs()["smelt_kernel_desc"].value(
         name=texts.ref(row.symbol),
         fn=f'@"{row.function}"' if row.function else "null",
         unit=e.unit,
-        n_buffers=len(k.inputs) + len(k.outputs) + len(workspace(k)),
-        n_read=len(k.inputs),
+        n_buffers=k.memories(),
+        n_read=0 if k.lies else len(k.inputs),
         n_dims=len(k.dims),
         lane_count=row.lanes,
         grain=row.grain,
@@ -251,6 +252,11 @@ def _kernel(linked: Linked, number: int, row: KernelRow, texts: _Texts, made: _T
         chains=made.structs(f"chains_{number}", "smelt_chain_part", chains),
         chain_groups=max((p.most_groups for p in parts), default=0),
     )
+
+
+def _numbers(place: LinkPlace) -> tuple[int, ...]:
+    """As `at` of smelt_chain_part."""
+    return (*chain.from_iterable(place.buffers), *place.dims)
 
 
 def _check(c: CheckText, texts: _Texts) -> str:

@@ -87,7 +87,7 @@ def _part(f: Vectors, name: str) -> Part:
     about = " ".join(f"{f.kernel.name}: {f.kernel.origin}".split()).replace("*/", "")
     lines = [
         *f.functions,
-        f"typedef struct {{ long v[{len(f.kernel.buffers()) + len(f.kernel.dims)}]; }} {words};",
+        f"typedef struct {{ long v[{f.kernel.memories() + len(f.kernel.dims)}]; }} {words};",
         f"/* {about.removesuffix(':')} */",
         f"__kernel {size}\nvoid {name}(\n    {parameters}) {{",
         *f.head,
@@ -98,22 +98,23 @@ def _part(f: Vectors, name: str) -> Part:
 
 
 def _bind_arguments(f: Vectors) -> list[str]:
-    """Parameters for the buffers of a kernel; these and its dims are what its expressions can name from here
-    on."""
-    parameters: list[str] = []
+    """Parameters for the memories of a kernel; its buffers and dims are what its expressions can name from
+    here on."""
     buffers = f.kernel.buffers()
+    memories = f.kernel.memories()
+    lies = [(m, memories + d) for m, d in f.kernel.lies] or [(i, i) for i in range(memories)]
     stores, used = written((f.statement,)), mentioned(f.statement)
-    for i, b in enumerate(buffers.values()):
-        parameters.append(f"__global uchar *b{i}")
+    for b, (memory, word) in zip(buffers.values(), lies, strict=True):
         name = f.w.fresh(f"p_{identifier(b.name)}")
         f.places[b.name] = Place(buffer=b, name=name)
         if b.name in used:
             kind = f"__global {'' if b.name in stores else 'const '}{storage_type(b.dtype)} *"
-            f.head.append(f"  {kind}{name} = ({kind})(b{i} + w.v[{i}]);")
+            f.head.append(f"  {kind}{name} = ({kind})(b{memory} + w.v[{word}]);")
             f.given[name] = kind + name
-    for i, d in enumerate(f.kernel.dims, len(buffers)):
+    for i, d in enumerate(f.kernel.dims, memories):
         name = f.w.fresh(f"n_{identifier(d.name)}")
         f.head.append(f"  const long {name} = w.v[{i}];")
         f.given[name] = f"const long {name}"
         f.env[d.name] = d.low if d.low == d.high else name
-    return parameters
+    return [f"__global uchar *b{i}" for i in range(memories)]
+

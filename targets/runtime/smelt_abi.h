@@ -43,12 +43,13 @@ typedef struct {
 enum { SMELT_MAX_THREADS = 128 };
 typedef void (*smelt_kernel_fn)(const int64_t *args, int64_t lo, int64_t hi, int64_t place);
 
-/* A kernel that does one and its neighbours in one launch of one group, as that one finds it: it has the buffers that the part reads alone
- * from `read` on, the others from `written` on, and at its dim `dim` 1 where the part takes part, else 0; the dims of the part follow.
- * Parts run in the order of that dim. */
+/* A kernel that does one and its neighbours in one launch of one group, as that one finds it: at its dim `dim` is 1 where the part takes
+ * part, else 0. at: for each buffer of the part which of the chain's buffers is the memory, and which dim the offset there; then for each
+ * dim of the part which one of the chain. Parts run in the order of `dim`; what they have in common they must be given alike. */
 typedef struct {
   int32_t kernel;
-  int32_t dim, read, written;
+  int32_t dim;
+  const int32_t *at;
 } smelt_chain_part;
 
 typedef struct {

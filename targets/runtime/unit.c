@@ -206,7 +206,7 @@ static int32_t spell_out(rt_unit *u, rt_part *p, int again) {
     u->refusals = p->list ? -1 : u->refusals + (u->refusals >= 0);
   }
   int32_t code = p->list ? submit(u, p) : one_by_one(u, all, n);
-  free(chained);
+  rt_chain_free(chained);
   free(all);
   return code;
 }

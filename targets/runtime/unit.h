@@ -62,6 +62,7 @@ void rt_unit_close(rt_unit *u); /* after all its memory has been released */
 
 /* Neighbours that are parts of one chain become one command; returns how many there are then. *memory: to be freed after them. */
 uint32_t rt_chain(const smelt_model_desc *model, smelt_command *all, uint32_t n, void **memory);
+void rt_chain_free(void *memory);
 
 /* Each returns 0 or the device's number for the failure. */
 int32_t rt_unit_launch(rt_unit *u, int32_t kernel, const smelt_place *places, const int64_t *dims, int64_t groups);

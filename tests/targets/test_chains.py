@@ -95,7 +95,10 @@ def test_parts_of_chains_have_their_place_there(model: Path) -> None:
     assert not {p.chain for _, p in chained} & {*program.kernels}
     for number, part in chained:
         chain, own = (linked.kernels[linked.rows[n].kernel] for n in (part.chain, number))
-        names = [d.name for d in chain.dims[part.place.taking_part :]]
-        assert names[0].startswith("on.") and len(names) > len(own.dims)
-        assert len(chain.inputs) >= part.place.read + len(own.inputs)
+        place, names = part.place, [d.name.split(".")[0] for d in chain.dims]
+        assert names[place.taking_part] == "on"
+        assert {names[offset] for _, offset in place.buffers} == {"at"}
+        assert len(place.buffers) == len(own.buffers())
+        assert [names[n] for n in place.dims] == [d.name for d in own.dims]
+        assert {*place.buffers} <= {*chain.lies}
     assert not lower(Request(str(model), "x86+vulkan")).linked.chained

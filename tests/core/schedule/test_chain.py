@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Chaining
-from smelt.core.schedule.chain import Link, chain_kernel, chain_link, fit_together, stands_by
+from smelt.core.schedule.chain import Link, Wired, chain_kernel, chain_link, fit_together, stands_by
 from smelt.targets.opencl.emit import emit_program
 from smelt.targets.opencl.machine import MACHINE
 
@@ -34,8 +34,17 @@ def kernel(body: str, low: int = 0, dtype: str = "f32") -> Kernel:
     return parse_kernel(f"{HEAD.format(low=low, dtype=dtype)} {{ {body} }}")
 
 
-def links(*bodies: str) -> list[Link]:
-    return [Link(kernel(b), 0, 1, 8, 0, f32) for b in bodies]
+def apart(links: Sequence[Link]) -> list[Wired]:
+    """Links that have no parameter in common."""
+    found = []
+    for n, link in enumerate(links):
+        buffers = tuple((n, b) for b in link.kernel.buffers())
+        found.append(Wired(link, buffers, buffers, tuple((n, d) for d in link.kernel.dims)))
+    return found
+
+
+def links(*bodies: str) -> list[Wired]:
+    return apart([Link(kernel(b), 0, 1, 0, f32) for b in bodies])
 
 
 def whole() -> Kernel:
@@ -44,15 +53,18 @@ def whole() -> Kernel:
 
 
 def sizes(n: int, *on: int) -> dict[str, int]:
-    return {f"{name}.{k}": v for k, part in enumerate(on) for name, v in (("on", part), ("n", n))}
+    """Of parts of two buffers each, which lie at offsets that nobody asks for here."""
+    flags = {f"on.{k}": part for k, part in enumerate(on)}
+    offsets = {f"at.{k}": 0 for k in range(2 * len(on))}
+    return flags | offsets | {f"n.{3 * len(on) + k}": n for k in range(len(on))}
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
 def test_a_chain_means_what_its_parts_mean(n: int) -> None:
     x = np.arange(48 * n, dtype=np.float32).reshape(n, 48)
     want = [x]
-    for link in links(ROWS, BACKWARDS, TILES):
-        want += run_kernel(link.kernel, {"n": n}, [want[-1]])
+    for part in links(ROWS, BACKWARDS, TILES):
+        want += run_kernel(part.link.kernel, {"n": n}, [want[-1]])
     for seed in range(4):
         for most in (64, 7):
             found = run_lanes(whole(), sizes(n, 1, 1, 1), [x], most, seed)
@@ -79,7 +91,27 @@ def test_parts_that_share_no_name_wait_too() -> None:
     """The plan may give what one has read to the next: that is not told by names."""
     apart, places = chain_kernel(links(ROWS, BACKWARDS))
     assert emit_program([apart])[0].count("barrier(") == 1
-    assert [(p.taking_part, p.read, p.written) for p in places] == [(0, 0, 0), (2, 1, 1)]
+    assert [(p.taking_part, p.buffers, p.dims) for p in places] == [
+        (0, ((0, 2), (1, 3)), (6,)),
+        (1, ((2, 4), (3, 5)), (7,)),
+    ]
+
+
+def test_what_launches_share_is_given_once() -> None:
+    """The second part reads, at its size, what the first one writes; all lies in one memory."""
+    first, second = links(ROWS, BACKWARDS)
+    memory = ("arena", "arena")
+    first = replace(first, memories=memory, offsets=("x", "a"), dims=("n",))
+    second = replace(second, memories=memory, offsets=("a", "y"), dims=("n",))
+    chain, places = chain_kernel([first, second])
+    assert [d.name for d in chain.dims] == ["on.0", "on.1", "at.0", "at.1", "at.2", "n.5"]
+    assert [*zip(chain.buffers(), chain.lies, strict=True)] == [
+        ("x.0", (0, 2)), ("x.1", (0, 3)), ("y.0", (0, 3)), ("y.1", (0, 4))
+    ]  # fmt: skip
+    assert [(p.buffers, p.dims) for p in places] == [(((0, 2), (0, 3)), (5,)), (((0, 3), (0, 4)), (5,))]
+    text = emit_program([chain])[0]
+    assert "void k_chain(\n    __global uchar *b0, const words_k_chain w)" in text
+    assert "long v[7];" in text and "p_y__0 = (__global float *)(b0 + w.v[4]);" in text
 
 
 def test_lanes_wait_for_each_other_between_parts_alone() -> None:
@@ -94,7 +126,7 @@ def test_groups_of_one_lane_are_lanes() -> None:
     x = np.arange(48 * 5, dtype=np.float32).reshape(5, 48)
     chain = chain_kernel(links(alone, BACKWARDS), {(0, "y"): "a", (1, "x"): "a"})[0]
     verify_kernel(chain, "scheduled", machine=MACHINE)
-    assert "lane i in n.0" in print_kernel(chain)
+    assert "lane i in n.6" in print_kernel(chain)
     for seed in range(3):
         found = run_lanes(chain, sizes(5, 1, 1), [x], 64, seed)
         np.testing.assert_array_equal(found[1], (2 * x)[::-1, ::-1] + 1)
@@ -102,7 +134,7 @@ def test_groups_of_one_lane_are_lanes() -> None:
 
 def test_text_and_rules() -> None:
     chain = whole()
-    assert parse_kernel(print_kernel(chain)) == chain
+    assert parse_kernel(print_kernel(chain)) == chain.with_(lies=())  # where buffers lie is no part of a text
     verify_kernel(chain, "scheduled", machine=MACHINE)
 
 
@@ -166,12 +198,15 @@ def test_what_may_be_in_a_chain(name: str) -> None:
 def test_what_fits_in_one_chain() -> None:
     lanes = "register s: f32[8] unroll c in 8 { s[c] = x[i, j] } y[i, j] = s[0]"
     link = chain_link(kernel(f"group i in n {{ lane j in 48 {{ {lanes} }} }}"), 0, MACHINE)
-    assert link is not None and (link.words, link.kept_bytes) == (2 * 2 + 1 + 1, 8 * 4)
+    assert link is not None and link.kept_bytes == 8 * 4
     wide = replace(MACHINE, cache_bytes=(2 * link.kept_bytes, 1 << 20))
-    assert fit_together([link] * 2, wide) and not fit_together([link] * 3, wide)
-    few = replace(MACHINE, chaining=Chaining(work=1, words=1 + link.words))
-    assert fit_together([link], few) and not fit_together([link] * 2, few)
-    assert not fit_together([link, replace(link, dtype=i64)], MACHINE)
+    assert fit_together(apart([link] * 2), wide) and not fit_together(apart([link] * 3), wide)
+    # a flag, two memories of two words, an offset in each, a size
+    few = replace(MACHINE, chaining=Chaining(work=1, words=1 + 2 * 2 + 2 + 1))
+    assert fit_together(apart([link]), few) and not fit_together(apart([link] * 2), few)
+    more = replace(MACHINE, chaining=Chaining(work=1, words=1 + 2 * 2 + 2 + 1 + 1))
+    assert fit_together(apart([link]) * 2, more) and not fit_together(apart([link]) * 3, more)
+    assert not fit_together(apart([link, replace(link, dtype=i64)]), MACHINE)
 
 
 FEW = "group i in min(n, 4, 4*max(5 - n, 0)) { lane j in 48 { y[i, j] = x[i, j] } }"
