@@ -84,8 +84,8 @@ class Figures:
 @dataclass(frozen=True, slots=True)
 class Chaining:
     """When launches that follow each other are done as one launch of one group (schedule/chain.py). work:
-    multiply-adds that a group does while a launch is begun. words: of 8 bytes that a launch's parameters may
-    take."""
+    multiply-adds that a group does while a launch is begun, on the devices where that takes longest. words:
+    of 8 bytes that a launch's parameters may take."""
 
     work: int
     words: int

@@ -15,7 +15,7 @@ MACHINE = Machine(
     cache_bytes=(16 * 1024, 256 * 1024),
     cores=8,
     transforms=(20, 35),
-    chaining=Chaining(work=100_000, words=127),
+    chaining=Chaining(work=800_000, words=127),
     lacks=frozenset({"f64"}),
 )
 """64 work-items are a wave or two warps everywhere, and 16 KiB of local memory the smallest in use.
@@ -23,9 +23,10 @@ Vectors are the widest type of the language: on a processor's driver a register,
 product of 1600x576 by 576x64 in tiles of 4x4, 8x8 and 8x16 computes 25.7, 50.7 and 117 GFLOP/s with
 vectors of 4, 8 and 16 on PoCL 3.1 (one core of a Zen 5), and 5.9 with a tile in local memory; GPUs have not
 been measured. So a work-item is taken for a task of its own (no `subgroup`), and an element of transformed
-tiles costs what it costs processors with vectors. A launch takes 3 to 6 us on PoCL, in which a core does some
-100,000 multiply-adds of small tiles; 1024 bytes are the least that all devices take as parameters. PoCL
-compiles chains in about the time of their parts, as long as no lane waits inside of one
+tiles costs what it costs processors with vectors. A launch takes PoCL's threads
+10 to 40 us, in which a core does 250,000 to a million multiply-adds of small tiles; of devices that are no
+processors the driver takes an eighth for worth it. 1024 bytes are the least that all devices take as
+parameters. PoCL compiles chains in about the time of their parts, as long as no lane waits inside of one
 (benchmarks/results/opencl.md). Doubles are an extension, which no phone's GPU has."""
 
 PRIVATE_LIMIT = 64 * 1024

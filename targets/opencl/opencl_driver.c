@@ -257,7 +257,11 @@ static void *adopt(void *state, DLDevice device, void *data, size_t bytes, const
   return *why = "each session has an OpenCL context of its own, and memory belongs to one", NULL;
 }
 
-static int32_t alone(const void *state) { return ((const cl_unit *)state)->alone; }
+/* A processor's driver hands a launch to threads, and is asked to keep few of them busy; another device has many more that would rest. */
+static int32_t chains(const void *state) {
+  const cl_unit *u = state;
+  return u->alone ? 0 : is_processor(u) ? 8 : 1;
+}
 
 static int32_t shares(const void *state) { return ((const cl_unit *)state)->unified ? SMELT_SHARES_APART : SMELT_SHARES_NOT; }
 
@@ -387,7 +391,7 @@ static int32_t submit(void *state, void *list) {
 
 const smelt_driver smelt_driver_opencl = {
     .name = "OpenCL", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
-    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .alone = alone, .launch = launch, .finish = finish,
+    .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .chains = chains, .launch = launch, .finish = finish,
     .flush = flush, .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
     .known = known, .adopt = adopt,
 };

@@ -275,13 +275,15 @@ static void keep_binary(smelt_rt *rt, cl_unit *u, const char *key) {
   free(binary);
 }
 
-/* A processor's runtime keeps what it compiles itself, and one that is asked for a binary (PoCL) first compiles every kernel for
- * group sizes that none of them has: 3.3 s for 21 kernels, beside 0.3 s. SMELT_OPENCL_BINARIES says otherwise. */
-static int keeps_binaries(const cl_unit *u) {
+static int is_processor(const cl_unit *u) {
   uint64_t type = 0;
   u->cl.clGetDeviceInfo(u->device, CL_DEVICE_TYPE, sizeof type, &type, NULL);
-  return !(type & CL_DEVICE_TYPE_CPU) || getenv("SMELT_OPENCL_BINARIES");
+  return (type & CL_DEVICE_TYPE_CPU) != 0;
 }
+
+/* A processor's runtime keeps what it compiles itself, and one that is asked for a binary (PoCL) first compiles every kernel for
+ * group sizes that none of them has: 3.3 s for 21 kernels, beside 0.3 s. SMELT_OPENCL_BINARIES says otherwise. */
+static int keeps_binaries(const cl_unit *u) { return !is_processor(u) || getenv("SMELT_OPENCL_BINARIES"); }
 
 /* The build log of a program, to be freed; NULL: there is none. */
 static char *log_of(const cl_unit *u, cl_handle program) {

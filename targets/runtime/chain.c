@@ -21,9 +21,9 @@ static chained *begin(const smelt_kernel_desc *chain) {
 }
 
 /* Where a chain has this command, behind its dim `after`; NULL: nowhere, or it does too much. */
-static const smelt_chain_part *part_of(const smelt_model_desc *m, const smelt_command *c, int32_t chain, int32_t after) {
+static const smelt_chain_part *part_of(const smelt_model_desc *m, const smelt_command *c, int32_t share, int32_t chain, int32_t after) {
   const smelt_kernel_desc *desc = c->kernel < 0 ? NULL : &m->kernels[c->kernel];
-  for (int32_t i = 0; desc && c->groups <= desc->chain_groups && i < desc->n_chains; i++)
+  for (int32_t i = 0; desc && c->groups <= 1 + (desc->chain_groups - 1) * share / 8 && i < desc->n_chains; i++)
     if (desc->chains[i].kernel == chain && desc->chains[i].dim > after) return &desc->chains[i];
   return NULL;
 }
@@ -45,10 +45,10 @@ static int take_part(const smelt_kernel_desc *desc, const smelt_command *c, cons
 }
 
 /* How many commands from the first one on are parts of this chain, in its order. */
-static uint32_t run_of(const smelt_model_desc *m, const smelt_command *all, uint32_t n, int32_t chain, chained *made) {
+static uint32_t run_of(const smelt_model_desc *m, const smelt_command *all, uint32_t n, int32_t share, int32_t chain, chained *made) {
   int32_t after = -1;
   uint32_t run = 0;
-  for (const smelt_chain_part *p; run < n && (p = part_of(m, &all[run], chain, after)); run++) {
+  for (const smelt_chain_part *p; run < n && (p = part_of(m, &all[run], share, chain, after)); run++) {
     if (!take_part(&m->kernels[all[run].kernel], &all[run], p, made)) break;
     after = p->dim;
   }
@@ -62,7 +62,7 @@ static smelt_command command_of(const smelt_kernel_desc *chain, int32_t id, chai
   return (smelt_command){.kernel = id, .groups = 1, .buffers = c->places, .dims = c->dims};
 }
 
-uint32_t rt_chain(const smelt_model_desc *m, smelt_command *all, uint32_t n, void **memory) {
+uint32_t rt_chain(const smelt_model_desc *m, smelt_command *all, uint32_t n, int32_t share, void **memory) {
   uint32_t left = 0;
   *memory = NULL;
   for (uint32_t i = 0, run; i < n; i += run) {
@@ -73,7 +73,7 @@ uint32_t rt_chain(const smelt_model_desc *m, smelt_command *all, uint32_t n, voi
     for (int32_t k = 0; desc && k < desc->n_chains; k++) {
       int32_t chain = desc->chains[k].kernel;
       chained *made = k && chain == desc->chains[k - 1].kernel ? NULL : begin(&m->kernels[chain]);
-      uint32_t its = made ? run_of(m, all + i, n - i, chain, made) : 0;
+      uint32_t its = made ? run_of(m, all + i, n - i, share, chain, made) : 0;
       if (its > run) {
         free(best);
         best = made, run = its, id = chain;

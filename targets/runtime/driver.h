@@ -59,8 +59,9 @@ struct smelt_driver {
   /* ---- optional, NULL where a device has no such thing ---- */
   /* Whether the memory is the host's, so that `map` gives it itself and copies nothing: SMELT_SHARES_NOT, .. NULL: it is not. */
   int32_t (*shares)(const void *state);
-  /* Whether it lacks kernels that do several others in one launch, since the device's compiler refused them. NULL: it does not. */
-  int32_t (*alone)(const void *state);
+  /* In eighths, how much of what `chain_groups` lets a group do a launch is worth on this device; 0: it has no kernels that do several
+   * others in one launch, since its compiler refused them. NULL: all. */
+  int32_t (*chains)(const void *state);
   /* Start what has been asked for since; NULL: each launch, copy and transfer starts when it is asked for. `finish`, `map`,
    * `reach` and transfers that wait start it, too. */
   int32_t (*flush)(void *state);

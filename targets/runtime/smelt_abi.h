@@ -64,7 +64,7 @@ typedef struct {
   int32_t group_bytes;     /* memory of a group that its code does not declare, to be asked for at each launch */
   int32_t n_chains;        /* what this one is a part of */
   const smelt_chain_part *chains;
-  int64_t chain_groups;    /* a launch of more groups is one of its own */
+  int64_t chain_groups;    /* a launch of more groups is one of its own; that of devices where launches are cheap, of less */
 } smelt_kernel_desc;
 
 typedef struct {

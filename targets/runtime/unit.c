@@ -9,10 +9,10 @@ enum { MOST_WORDS = 1 << 20, STAGING_BYTES = 1 << 16, COPY = -1, NO_KERNEL = -1,
 
 static void look_at_kernels(rt_unit *u, uint32_t number) {
   const char *why = NULL;
-  int alone = u->driver->alone && u->driver->alone(u->state);
+  int32_t chains = u->driver->chains ? u->driver->chains(u->state) : 8;
   for (uint32_t i = 0; i < u->model->n_kernels; i++) {
     if ((uint32_t)u->model->kernels[i].unit != number) continue;
-    u->chains |= !alone && u->model->kernels[i].n_chains != 0;
+    if (u->model->kernels[i].n_chains) u->chains = chains;
     if (!rt_unit_form(u, (int32_t)i, &why)) continue;
     u->session->traffic.kernel_forms++;
     u->session->traffic.lesser_forms += *why != 0;
@@ -197,7 +197,7 @@ static int32_t spell_out(rt_unit *u, rt_part *p, int again) {
   smelt_command *all = spread(u, p);
   void *chained = NULL;
   if (!all) return NO_MEMORY;
-  uint32_t n = u->chains ? rt_chain(u->model, all, p->n_commands, &chained) : p->n_commands;
+  uint32_t n = u->chains ? rt_chain(u->model, all, p->n_commands, u->chains, &chained) : p->n_commands;
   p->n_launches = 0;
   for (uint32_t i = 0; i < n; i++) p->n_launches += all[i].kernel != COPY;
   if (again && !p->refused && u->driver->record) {

@@ -37,7 +37,7 @@ typedef struct {
   rt_part pending, kept[RT_PARTS];
   uint64_t clock;
   int32_t refusals;  /* parts that it would not record, without one that it did: after some nobody asks */
-  int32_t chains;    /* some of its kernels are parts of chains, for which launches wait in any case */
+  int32_t chains;    /* some of its kernels are parts of chains, for which launches wait in any case: as smelt_driver.chains */
   int32_t queued;        /* the driver has been given something since it was last told to start */
   int32_t busy;          /* it may be working */
   int32_t failed_kernel; /* which one a failure was about; -1: none */
@@ -60,8 +60,9 @@ typedef struct {
 int32_t rt_unit_open(rt_unit *u, smelt_rt *rt, uint32_t number);
 void rt_unit_close(rt_unit *u); /* after all its memory has been released */
 
-/* Neighbours that are parts of one chain become one command; returns how many there are then. *memory: to be freed after them. */
-uint32_t rt_chain(const smelt_model_desc *model, smelt_command *all, uint32_t n, void **memory);
+/* Neighbours that are parts of one chain become one command; returns how many there are then. share: as smelt_driver.chains.
+ * *memory: to be freed after them. */
+uint32_t rt_chain(const smelt_model_desc *model, smelt_command *all, uint32_t n, int32_t share, void **memory);
 void rt_chain_free(void *memory);
 
 /* Each returns 0 or the device's number for the failure. */
