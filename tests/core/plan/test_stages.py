@@ -227,4 +227,4 @@ def test_what_lies_in_one_branch_has_no_place_elsewhere() -> None:
     found = assign(rows, [], sized(), [SAMPLE], [[(1, 4), (5, 8)]])
     assert [s.arena for s in found] == [0, 1, 1, 2]
     assert found[2].plan.offsets == {"s6.0": to_dim(0)}  # with k, which has no value there, it would be above
-    assert [s.arena for s in assign(rows, [], sized(), [SAMPLE])] == [0, 1, 1, 1]
+    assert [s.arena for s in assign(rows, [], sized(), [SAMPLE])] == [0, 1, 2, 1]
