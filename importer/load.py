@@ -144,12 +144,16 @@ def _sound(loaded: Loaded) -> Loaded:
 
 def _declared(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model, where outputs that have no type are declared as the strings, sequences and so on that ONNX
-    infers. Tensors of numbers need no declaration: their nodes say as much."""
+    infers. Tensors of numbers need no declaration: their nodes say as much. Calls of the model's functions
+    stay what they are: ONNX would write them out, of functions that call others twice for hours."""
     bare = {v.name for v in model.graph.output if v.type.WhichOneof("value") is None}
     if not bare:
         return model
+    alone = onnx.ModelProto()
+    alone.CopyFrom(model)
+    del alone.functions[:]
     try:
-        inferred = onnx.shape_inference.infer_shapes(model).graph.output
+        inferred = onnx.shape_inference.infer_shapes(alone).graph.output
     except Exception:  # a file that ONNX's checker refuses; importing it finds what is wrong
         return model
     types = {v.name: v.type for v in inferred if v.name in bare and not _numbers(v.type)}
