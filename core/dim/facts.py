@@ -25,7 +25,7 @@ from smelt.core.dim.expr import (
     sym,
     to_dim,
 )
-from smelt.core.dim.halves import floored, joined
+from smelt.core.dim.halves import floored, halves_joined
 from smelt.core.dim.order import unfolded
 from smelt.core.dim.solve import FEW_STEPS, Solver
 
@@ -324,7 +324,7 @@ class Facts:
             if found.const_or_none is None:
                 low, high = self._solver.interval(found)
                 found = to_dim(low) if isinstance(low, int) and low == high != 0 else found
-            return joined(self._outside(found))
+            return halves_joined(self._outside(found))
         except TooLarge:
             return self.substitute(dim)
 

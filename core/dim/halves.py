@@ -10,7 +10,7 @@ from smelt.core.dim.atoms import FloorDiv, Mono, Poly, mono_mul
 from smelt.core.dim.expr import Dim, make
 
 
-def joined(dim: Dim) -> Dim:
+def halves_joined(dim: Dim) -> Dim:
     """The sum with two terms as one, where two halves, or a number less its half, make one."""
     while (shorter := _join(dim)) is not None:
         dim = shorter
@@ -41,7 +41,7 @@ def _times(dim: Dim, others: Mono, k: int) -> Dim:
 def floored(dim: Dim) -> Dim:
     """For proofs: what can be joined is, and of what is left (x + 1)//2 --> x - x//2, so that an upper half
     is compared with a lower one."""
-    total = dim = joined(dim)
+    total = dim = halves_joined(dim)
     for mono, k in dim.sorted_items():
         for atom, power in mono:
             if power == 1 and isinstance(atom, FloorDiv) and atom.b == 2 and atom.a._poly.get((), 0) == 1:

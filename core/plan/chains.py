@@ -28,7 +28,7 @@ from smelt.core.schedule.chain import (
 
 ROW_PARTS = 4
 
-Launched: TypeAlias = "tuple[int, Launch]"
+RowLaunch: TypeAlias = "tuple[int, Launch]"
 """A launch, and its row of the kernel table."""
 
 Chain: TypeAlias = "Sequence[tuple[int, Wired]]"
@@ -71,7 +71,7 @@ def find_chains(
             known[row] = None if machine is None else chain_link(kernels[e.kernel], e.statement, machine)
         return known[row]
 
-    def longest(run: Sequence[Launched]) -> Chain:
+    def longest(run: Sequence[RowLaunch]) -> Chain:
         unit = rows[run[0][0]].unit
         own = run[: next((n for n, (row, _) in enumerate(run) if rows[row].unit != unit), len(run))]
         machine = machines[unit]
@@ -120,7 +120,7 @@ def _launched(steps: Sequence[HostStep]) -> Iterator[list[Launch]]:
 
 
 def _cut(
-    run: Sequence[Launched], longest: Callable[[Sequence[Launched]], Chain],
+    run: Sequence[RowLaunch], longest: Callable[[Sequence[RowLaunch]], Chain],
     holding: Mapping[int, Sequence[Chain]],
 ) -> Iterator[Chain]:
     """What of launches that follow each other becomes chains besides those that there are. holding: of each
@@ -136,7 +136,7 @@ def _cut(
 
 
 def _longest(
-    run: Sequence[Launched], link: Callable[[int], Link | None], holding: Mapping[int, Sequence[Chain]],
+    run: Sequence[RowLaunch], link: Callable[[int], Link | None], holding: Mapping[int, Sequence[Chain]],
     machine: Machine,
 ) -> Chain:
     """What one chain may have of these launches at a unit, from the first one on."""
@@ -165,7 +165,7 @@ def _wired(link: Link, launch: Launch, written: Counter[Address]) -> Wired:
     return Wired(link, tuple((a.base, a.number) for a, _ in offsets), offsets, tuple(sizes))
 
 
-def _begins(run: Sequence[Launched], chain: Chain) -> int:
+def _begins(run: Sequence[RowLaunch], chain: Chain) -> int:
     """How many of these launches, from the first one on, are parts of a chain in its order, with what it
     takes for equal."""
     last = -1

@@ -60,16 +60,16 @@ class _Taken:
     until: int
 
 
-Span: TypeAlias = tuple[int, int]
+Positions: TypeAlias = tuple[int, int]
 """A first and a last position."""
 
 
 def assign(
     rows: Sequence[tuple[int, Home, Sequence[Storage]]],
-    rounds: Sequence[Span],
+    rounds: Sequence[Positions],
     facts: Facts,
     samples: Sequence[Mapping[str, int]],
-    branches: Sequence[Sequence[Span]] = (),
+    branches: Sequence[Sequence[Positions]] = (),
 ) -> list[ArenaStage]:
     """rows: position, home and storages, by position. rounds: positions that loops repeat, where what is
     reserved in one round may not be what the next one still reads: no sharing there. branches: those of each
@@ -127,7 +127,7 @@ class Apart(Enum):
     AFTER = "after"
 
 
-def _apart(first: int, at: int, branches: Sequence[Sequence[Span]]) -> Apart | None:
+def _apart(first: int, at: int, branches: Sequence[Sequence[Positions]]) -> Apart | None:
     """None: whoever comes to `at` has come by `first`, which has the smaller number."""
     ways = {
         Apart.BESIDE if any(_within(at, arm) for arm in arms) else Apart.AFTER
@@ -137,7 +137,7 @@ def _apart(first: int, at: int, branches: Sequence[Sequence[Span]]) -> Apart | N
     return Apart.BESIDE if Apart.BESIDE in ways else Apart.AFTER if ways else None
 
 
-def _within(at: int, span: Span) -> bool:
+def _within(at: int, span: Positions) -> bool:
     return span[0] <= at <= span[1]
 
 
@@ -152,13 +152,13 @@ def _onto(
     return both if both.bytes.nodes <= FORMULA_NODES else None
 
 
-def branches(items: Sequence[Item]) -> list[list[Span]]:
+def branches(items: Sequence[Item]) -> list[list[Positions]]:
     """Where the branches of each if begin and end."""
     ifs = (item for item in walk_items(tuple(items)) if item.node.op == "if")
     return [[(arm.start, arm.end) for arm in item.arms] for item in ifs]
 
 
-def loops(items: Iterable[Item]) -> list[Span]:
+def loops(items: Iterable[Item]) -> list[Positions]:
     """Where each loop of the graph itself begins and ends."""
     found: list[tuple[int, int]] = []
     for item in items:
@@ -170,7 +170,7 @@ def loops(items: Iterable[Item]) -> list[Span]:
     return found
 
 
-def _until(at: int, rounds: Sequence[Span]) -> int:
+def _until(at: int, rounds: Sequence[Positions]) -> int:
     """Where the last loop ends that repeats the position, -1 for none: what is reserved in a round is there
     until then, since the next round reserves it again."""
     return max((end for start, end in rounds if start < at < end), default=-1)
