@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike, fspath
 from os.path import realpath
 from pathlib import Path
@@ -139,38 +139,7 @@ def _sound(loaded: Loaded) -> Loaded:
     model = loaded.model
     _texts(model)
     check_definitions(model)
-    return replace(loaded, model=_declared(model))
-
-
-def _declared(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, where outputs that have no type are declared as the strings, sequences and so on that ONNX
-    infers. Tensors of numbers need no declaration: their nodes say as much. Calls of the model's functions
-    stay what they are: ONNX would write them out, of functions that call others twice for hours."""
-    bare = {v.name for v in model.graph.output if v.type.WhichOneof("value") is None}
-    if not bare:
-        return model
-    alone = onnx.ModelProto()
-    alone.CopyFrom(model)
-    del alone.functions[:]
-    try:
-        inferred = onnx.shape_inference.infer_shapes(alone).graph.output
-    except Exception:  # a file that ONNX's checker refuses; importing it finds what is wrong
-        return model
-    types = {v.name: v.type for v in inferred if v.name in bare and not _numbers(v.type)}
-    if not types:
-        return model
-    typed = onnx.ModelProto()
-    typed.CopyFrom(model)
-    for v in typed.graph.output:
-        if v.name in types:
-            v.type.CopyFrom(types[v.name])
-    return typed
-
-
-def _numbers(t: onnx.TypeProto) -> bool:
-    """Whether a type is a tensor of numbers, or unknown."""
-    kind = t.WhichOneof("value")
-    return kind is None or (kind == "tensor_type" and t.tensor_type.elem_type != onnx.TensorProto.STRING)
+    return loaded
 
 
 # ---------------------------------------------------------------- the order of a graph

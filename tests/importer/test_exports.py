@@ -222,31 +222,3 @@ def test_deformable_convolution_of_any_size(
         if masked:
             feeds["mask"] = rng.random((b, 6 * offset_groups, p, q), np.float32)
         compiled_agrees(m, feeds, tmp_path)
-
-
-def test_outputs_without_a_type(tmp_path: Path) -> None:
-    """Strings and lists are found where the file declares no more than a name, as numbers are."""
-    nodes = [
-        node("StringConcat", ["a", "b"], ["words"]),
-        node("StringSplit", ["words"], ["parts", "counts"], delimiter="-"),
-        node("SequenceConstruct", ["words", "a"], ["texts"]),
-        node("SplitToSequence", ["counts"], ["rows"], axis=0),
-    ]
-    inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.STRING, ["n"]) for name in "ab"]
-    outputs = [onnx.ValueInfoProto(name=name) for name in ("words", "parts", "counts", "texts", "rows")]
-    m = helper.make_model(
-        helper.make_graph(nodes, "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 20)]
-    )
-    before = m.SerializeToString()
-    path, out = tmp_path / "m.onnx", tmp_path / "out"
-    onnx.save(m, path)
-    compile_here(Request(source=str(path), output=str(out), runner=False))
-    feeds = {"a": np.array(["x-y", "é"], object), "b": np.array(["-z", ""], object)}
-    found = load(out, threads=1).run(None, feeds)
-    wanted = plain_session(m).run(None, feeds)
-    assert [np.shape(f) for f in found] == [np.shape(w) for w in wanted]
-    for f, w in zip(found, wanted, strict=True):
-        for x, y in zip(f, w, strict=True):
-            np.testing.assert_array_equal(x, y)
-    import_model(m)
-    assert m.SerializeToString() == before
