@@ -73,9 +73,8 @@ def assign(
 ) -> list[ArenaStage]:
     """rows: position, home and storages, by position. rounds: positions that loops repeat, where what is
     reserved in one round may not be what the next one still reads: no sharing there. branches: those of each
-    if. The first arena has an
-    address that stays, so others lie in it only where they provably fit. Of several, and of one of its own, a
-    stage takes the arena that grows least at the last sample."""
+    if. The first arena has an address that stays, so others lie in it only where they provably fit. Of
+    several, and of one of its own, a stage takes the arena that grows least at the last sample."""
     sizes = OrderedSizes(facts, samples)
     late = sorted({at for at, _, _ in rows if at >= 0 and _until(at, rounds) < 0})
     found: list[ArenaStage] = []
