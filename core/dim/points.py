@@ -23,9 +23,9 @@ MOST_APART: Final = 500
 Corner: TypeAlias = tuple[int, float]
 """About how large a size without an upper bound is, and where between its bounds a symbol lies."""
 
-_KINDS: Final[tuple[Corner, ...]] = ((9, 0.0), (9, 1.0), (700, 0.5), (40_000, 1.0), (0, 0.0))
-_ALIKE: Final[Mapping[str, Corner]] = MappingProxyType({})
 _LEAST: Final[Corner] = (0, 0.0)
+_KINDS: Final[tuple[Corner, ...]] = ((9, 0.0), (9, 1.0), (700, 0.5), (40_000, 1.0), _LEAST)
+_ALIKE: Final[Mapping[str, Corner]] = MappingProxyType({})
 _MOST: Final[tuple[Corner, ...]] = ((9, 0.0), (40_000, 1.0))
 
 

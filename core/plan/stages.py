@@ -96,11 +96,11 @@ def assign(
             arena.plan = arena.plan.since(at)
             if k and len(arena.plan.placed) > MOST_HELD:
                 continue
-            apart = {p: _apart(known[p.storage.root], at, branches) for p in arena.plan.placed}
-            if Apart.AFTER in apart.values():
+            apart = [(p, _apart(known[p.storage.root], at, branches)) for p in arena.plan.placed]
+            if any(how is Apart.AFTER for _, how in apart):
                 continue
-            other = tuple(p for p, how in apart.items() if how is Apart.BESIDE)
-            here = tuple(p for p, how in apart.items() if how is not Apart.BESIDE)
+            other = tuple(p for p, how in apart if how is Apart.BESIDE)
+            here = tuple(p for p, how in apart if how is not Apart.BESIDE)
             both = _onto(replace(arena.plan, placed=here), storages, sizes, later)
             both = both and replace(both, placed=both.placed + other)
             if both and (k or both.top == arena.plan.top):
@@ -153,8 +153,11 @@ def _onto(
 
 def branches(items: Sequence[Item]) -> list[list[Positions]]:
     """Where the branches of each if begin and end."""
-    ifs = (item for item in walk_items(tuple(items)) if item.node.op == "if")
-    return [[(arm.start, arm.end) for arm in item.arms] for item in ifs]
+    return [
+        [(arm.start, arm.end) for arm in item.arms]
+        for item in walk_items(tuple(items))
+        if len(item.arms) > 1  # a loop has one region
+    ]
 
 
 def loops(items: Iterable[Item]) -> list[Positions]:
