@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from smelt.importer.interface import interface
-from smelt.importer.model import check_model, import_model, names_of
+from smelt.importer.model import check_model, import_model, import_named, names_of
 
-__all__ = ["check_model", "import_model", "interface", "names_of"]
+__all__ = ["check_model", "import_model", "import_named", "interface", "names_of"]

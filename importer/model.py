@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import onnx
 
@@ -14,10 +15,15 @@ from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder, ImportStore
 from smelt.importer.finish import check_declared, finish, with_file_names
 from smelt.importer.interface import DeclaredPort, input_tensors, port, received, returned
-from smelt.importer.load import UNSAID, Loaded, Source, guard, load, opsets
+from smelt.importer.load import UNSAID, Loaded, Source, guard, label, load, opsets, subgraphs
 from smelt.importer.symbols import Dims, declare_inputs, known_dims
 from smelt.importer.translate import NodeScope, Translator
 from smelt.importer.validity import once
+
+Named: TypeAlias = Mapping[str, Collection[str]]
+"""Op type of ONNX, or name of a function -> the origins of its nodes, those inside its calls included."""
+
+_Found: TypeAlias = tuple[Module | None, list[Problem], Named]
 
 
 def import_model(
@@ -35,11 +41,18 @@ def import_model(
     Raises SmeltError: 'invalid' when no runtime could accept the file, 'unsupported' with all the nodes that
     smelt cannot translate.
     """
-    module, problems = _imported(source, dims, outputs, flush)
+    return import_named(source, dims, outputs, flush=flush)[0]
+
+
+def import_named(
+    source: Source, dims: Dims | None = None, outputs: Sequence[str] = (), *, flush: bool = False
+) -> tuple[Module, Named]:
+    """The Module of `import_model`, and by op type what its nodes are called there. Raises as that."""
+    module, problems, named = _imported(source, dims, outputs, flush)
     if problems:
         raise merge(tuple(problems))
     assert module is not None
-    return module
+    return module, named
 
 
 def check_model(source: Source, dims: Dims | None = None) -> list[Problem]:
@@ -51,14 +64,26 @@ def check_model(source: Source, dims: Dims | None = None) -> list[Problem]:
 
 
 def names_of(
-    source: Source, dims: Iterable[str], values: Iterable[str]
-) -> tuple[frozenset[str], frozenset[str]]:
-    """(the keys of `dims`, the names of values) out of these that a model has. Raises SmeltError."""
-    g = load(source).model.graph
+    source: Source, dims: Iterable[str], values: Iterable[str], nodes: Iterable[str]
+) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """(the keys of `dims`, the names of values, the names and op types of nodes) out of these that a model
+    has. Raises SmeltError."""
+    loaded = load(source)
+    g = loaded.model.graph
     inputs = _inputs(g)
     known = known_dims([v for p in inputs for v in input_tensors(port(p, "input"))], dims)
     own = {name for n in g.node for name in n.output} | {v.name for v in inputs}
-    return known, frozenset(values) & own
+    named = {name for n in _all_nodes(loaded.model) for name in (label(n), n.op_type)}
+    return known, frozenset(values) & own, frozenset(nodes) & named
+
+
+def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Those of functions and of inner graphs as well."""
+    left = [*model.graph.node, *(n for f in model.functions for n in f.node)]
+    while left:
+        n = left.pop()
+        yield n
+        left += [inner for g in subgraphs(n) for inner in g.node]
 
 
 def _inputs(g: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -68,7 +93,7 @@ def _inputs(g: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 def _imported(
     source: Source, dims: Dims | None, outputs: Sequence[str], flush: bool
-) -> tuple[Module | None, list[Problem]]:
+) -> _Found:
     try:
         return _translated(load(source), dims, outputs, flush)
     except (UnicodeDecodeError, RecursionError) as e:
@@ -77,20 +102,18 @@ def _imported(
         raise known from e
 
 
-def _translated(
-    loaded: Loaded, dims: Dims | None, extra: Sequence[str], flush: bool
-) -> tuple[Module | None, list[Problem]]:
+def _translated(loaded: Loaded, dims: Dims | None, extra: Sequence[str], flush: bool) -> _Found:
     """Translate once; or twice where a broadcast met extents that may be 1, and later nodes imply more about
     them."""
-    engine, module, problems = _attempt(loaded, dims, extra, (), flush)
+    engine, found = _attempt(loaded, dims, extra, (), flush)
     if engine.joined and engine.demands:
-        _, module, problems = _attempt(loaded, dims, extra, engine.demands, flush)
-    return module, problems
+        _, found = _attempt(loaded, dims, extra, engine.demands, flush)
+    return found
 
 
 def _attempt(
     loaded: Loaded, dims: Dims | None, extra: Sequence[str], demands: Sequence[Demand], flush: bool
-) -> tuple[Engine, Module | None, list[Problem]]:
+) -> tuple[Engine, _Found]:
     model, g = loaded.model, loaded.model.graph
     inputs = _inputs(g)
     once([v.name for v in inputs], "graph input")
@@ -107,7 +130,7 @@ def _attempt(
         for e in check_declared(b, g):
             translator.report(e)
     if translator.problems:
-        return engine, None, list(translator.problems.values())
+        return engine, (None, list(translator.problems.values()), {})
     refs, infos = _return(b, g.output, refs)
     own = [o.name for o in infos]
     once(own, "graph output")
@@ -115,7 +138,7 @@ def _attempt(
     refs += [_extra(b, name) for name in more]
     names = [*own, *more]
     module = finish(_module_name(loaded.name), b, refs, names)
-    return engine, with_file_names(module, infos), []
+    return engine, (with_file_names(module, infos), [], translator.named)
 
 
 def _receive(b: GraphBuilder, ports: Sequence[DeclaredPort], dims: Dims | None) -> None:

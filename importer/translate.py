@@ -56,12 +56,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class NodeScope:
-    """The context of nodes: opsets in force, attributes of the enclosing function, a prefix for names."""
+    """The context of nodes: opsets in force, attributes of the enclosing function, a prefix for names, and
+    the functions whose calls they are inside of."""
 
     opsets: Mapping[str, int]
     attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
     prefix: str = ""
-    depth: int = 0
+    calls: tuple[str, ...] = ()
 
 
 def key(n: NodeProto, scope: NodeScope) -> str:
@@ -75,6 +76,7 @@ class Translator:
     def __init__(self, model: onnx.ModelProto, folders: tuple[Path, ...]) -> None:
         self.folders = folders
         self.problems: dict[tuple[str | None, str], Problem] = {}
+        self.named: dict[str, set[str]] = {}  # op type -> names of its nodes, and of those inside its calls
         self.tried = Tried()
         self._lists = 0  # lists of nodes inside each other that are being translated
         self.functions = {
@@ -165,6 +167,8 @@ class Translator:
         """Translate one node; on a refusal its outputs become REFUSED. Raises Undecided."""
         name = scope.prefix + label(n)
         b.engine.at(name, n.op_type)
+        for op_type in (*scope.calls, n.op_type):
+            self.named.setdefault(op_type, set()).add(name)
         results: Sequence[Ref]
         try:
             results = self._results(b, n, scope)
@@ -307,7 +311,7 @@ class Translator:
         refs: Sequence[Ref],
         defaults: Mapping[str, AttributeProto],
     ) -> list[Ref]:
-        if scope.depth >= MAX_CALL_DEPTH:
+        if len(scope.calls) >= MAX_CALL_DEPTH:
             raise invalid(
                 f"function '{f.name}' calls itself, or functions are nested too deeply",
                 node=scope.prefix + label(n),
@@ -322,7 +326,7 @@ class Translator:
                 f"{n.op_type}: {len(n.input)} inputs for a function of {len(f.input)}",
                 node=scope.prefix + label(n),
             )
-        if not scope.depth:
+        if not scope.calls:
             self._expanded += self._nodes_of(f)
         if self._expanded > MOST_EXPANDED:
             raise b.engine.unsupported(
@@ -330,9 +334,8 @@ class Translator:
                 "an export without functions, or one where they call each other less often",
             )
         given = {**defaults, **_given(b, n, scope)}
-        inner = NodeScope(
-            {**scope.opsets, **opsets(f.opset_import)}, given, f"{scope.prefix}{label(n)}/", scope.depth + 1
-        )
+        known = {**scope.opsets, **opsets(f.opset_import)}
+        inner = NodeScope(known, given, f"{scope.prefix}{label(n)}/", (*scope.calls, n.op_type))
         own = {o for m in f.node for o in m.output}
         around = {u: r for u, r in _captured(b, given.values()).items() if u not in own}
         names = {**around, **dict(zip(f.input, [*refs, *[""] * len(f.input)], strict=False))}
@@ -460,7 +463,7 @@ def _given(b: GraphBuilder, n: NodeProto, scope: NodeScope) -> dict[str, Attribu
     for a in n.attribute:
         if a.name in found:
             raise b.engine.fail(f"attribute '{shown(a.name)}' is given twice")
-        if a.ref_attr_name and not scope.depth:
+        if a.ref_attr_name and not scope.calls:
             raise b.engine.fail(
                 f"attribute '{shown(a.name)}' refers to '{shown(a.ref_attr_name)}' of a function around the "
                 "node, which has none"

@@ -70,9 +70,9 @@ def compile(
     keep_subnormals: operands and results below the least normal number are kept; by default they are 0 to the
     arithmetic of kernels, which saves time on most processors.
     place: where kernels run, for a target with devices: {pattern: unit}, {"conv*": "cpu", "*": "opencl"}.
-    The first pattern (with * and ?) that fits a kernel's name or its ONNX node's decides; without one it is
-    the target's first device. The unit 'auto' is the one that costs least (docs/units.md).
-    `smelt inspect --kernels` shows names and units.
+    The first pattern (with * and ?) that fits a kernel's name, its ONNX node's or the op type of a node that
+    it does the work of decides; without one it is the target's first device. The unit 'auto' is the one that
+    costs least (docs/units.md). `smelt inspect --kernels` shows names and units.
     state: inputs that outputs of the run before replace, by name ({'past': 'present'}; one '*' in each stands
     for any text): they stay in the session, are not fed and not returned (docs/state.md).
     fallback: the bundle has all code for the CPU as well, which a session turns to where the device or its

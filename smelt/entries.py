@@ -20,19 +20,25 @@ def requests_of(request: Request) -> dict[str, Request]:
     """Name of an entry -> the request for it alone; its `state` is about all entries together.
 
     An option named 'entry/name' goes to that entry. Without an entry, a dim or a value goes to every entry
-    that has one of the name, and a placement rule to all; a dump has those that it was begun with. Raises
-    SmeltError for a dim or a value that no entry has.
+    that has one of the name. A placement rule goes to all, but where it is the name or op type of a node, to
+    those that have it. A dump has the options that it was begun with. Raises SmeltError for a dim or a value
+    that no entry has.
     """
     sources, names = dict(request.entries), [name for name, _ in request.entries]
     free_dims = [key for key in request.dims if entry_part(key, names)[0] is None]
     free_values = [name for name in request.outputs if entry_part(name, names)[0] is None]
-    known: dict[str, tuple[frozenset[str] | None, frozenset[str] | None]] = {}
+    rules = dict(request.place)
+    free_rules = [key for key in rules if entry_part(key, names)[0] is None]
+    known: dict[str, tuple[frozenset[str] | None, ...]] = {}
     for name in names:
         with errors_about(name):
             dump = sources[name].endswith(DUMP_SUFFIX)  # whose own options say what it has
-            known[name] = (None, None) if dump else names_of(sources[name], free_dims, free_values)
-    _check("dims: no entry has a size", free_dims, {n: dims for n, (dims, _) in known.items()})
-    _check("outputs: no entry has a value", free_values, {n: values for n, (_, values) in known.items()})
+            asked = free_dims, free_values, free_rules
+            known[name] = (None, None, None) if dump else names_of(sources[name], *asked)
+    _check("dims: no entry has a size", free_dims, {n: dims for n, (dims, _, _) in known.items()})
+    _check("outputs: no entry has a value", free_values, {n: values for n, (_, values, _) in known.items()})
+    nodes = {name for _, _, own in known.values() for name in own or ()}
+    kernels = {rule for rule in free_rules if rule not in nodes}  # or patterns: what fits, passes say
     return {
         name: replace(
             request,
@@ -41,7 +47,7 @@ def requests_of(request: Request) -> dict[str, Request]:
             entry=name,
             dims=_own(request.dims, name, names, known[name][0]),
             outputs=tuple(_own(dict.fromkeys(request.outputs), name, names, known[name][1])),
-            place=tuple(_own(dict(request.place), name, names, None).items()),
+            place=tuple(_own(rules, name, names, _either(known[name][2], kernels)).items()),
         )
         for name in names
     }
@@ -56,6 +62,10 @@ def _own(
     mine = {key: value for owner, key, value in split if owner == entry}
     free = {key: value for owner, key, value in split if owner is None and (known is None or key in known)}
     return {**mine, **{key: value for key, value in free.items() if key not in mine}}
+
+
+def _either(own: frozenset[str] | None, others: set[str]) -> frozenset[str] | None:
+    return None if own is None else own | others
 
 
 def _check(what: str, asked: Iterable[str], known: Mapping[str, frozenset[str] | None]) -> None:

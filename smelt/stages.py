@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -52,7 +52,7 @@ from smelt.core.schedule import schedule_by, schedule_module
 from smelt.core.schedule.book import Book, parse_book
 from smelt.core.schedule.recall import Recall, Recalled
 from smelt.core.spread import SpreadOut, serially
-from smelt.importer import import_model, interface
+from smelt.importer import import_named, interface
 from smelt.importer.families import core_op
 from smelt.importer.interface import stands_for_more
 from smelt.manifest import group_rows
@@ -81,7 +81,8 @@ class Compilation:
     groups: fields of the manifest that importer and passes find out (the pass `half` fills `halved`). work:
     of each kernel, counted before they are scheduled. unscheduled: the module before the schedule, where a
     description is asked for that needs it. states: the states that this module has a part in. asked: what the
-    schedule was asked about each kernel, and what it answered.
+    schedule was asked about each kernel, and what it answered. op_types: by op type of the model the origins
+    of its nodes, where rules of placement may name it.
     """
 
     request: Request
@@ -92,6 +93,7 @@ class Compilation:
     halved: dict[str, Any] = field(default_factory=dict)
     work: dict[str, Any] = field(default_factory=dict)
     groups: Mapping[str, Any] | None = None
+    op_types: Mapping[str, Collection[str]] = field(default_factory=dict)
     unscheduled: Module | None = None
     states: tuple[StateUse, ...] = ()
     asked: dict[str, Recalled] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class Compilation:
             "fp16": self.halved,
             "groups": self.groups,
             "work": self.work,
-        }
+        } | ({"op_types": {k: sorted(v) for k, v in sorted(self.op_types.items())}} if self.op_types else {})
 
     def placed(self) -> list[list[str]]:
         """The rules of placement, as `place` takes them: those of an entry name it."""
@@ -144,7 +146,8 @@ class Compilation:
         r = self.request
         options = Options(
             level=r.opt, fp16=r.fp16, libraries=r.libraries, fast=r.fast_math, place=r.place,
-            states=tuple((s.input, s.output) for s in self.states), flush=not r.keep_subnormals,
+            op_types=self.op_types, states=tuple((s.input, s.output) for s in self.states),
+            flush=not r.keep_subnormals,
         )  # fmt: skip
         hooks = (half.reporter(self.halved),) if r.fp16 else ()
         folder = os.environ.get("SMELT_DUMP")
@@ -255,7 +258,7 @@ def after(place: int, name: str) -> int:
 
 def imported(request: Request) -> Compilation:
     """Import an ONNX file: the compile before its first pass. Raises SmeltError."""
-    module = import_model(
+    module, named = import_named(
         request.source, dict(request.dims), outputs=request.outputs, flush=not request.keep_subnormals
     )
     tensors = (*(v.origin or v.name for v in module.main.inputs), *module.main.output_names)
@@ -265,7 +268,9 @@ def imported(request: Request) -> Compilation:
         _check_kinds((n for pair in request.state.items() for n in pair), groups or {})
         with_state(module, request.state, module_facts(module))
     found = quantized_summary(quantized_products(module))
-    return Compilation(request, module, hash_file(Path(request.source)), quantised=found, groups=groups)
+    op_types = named if request.place or request.portable else {}
+    source = hash_file(Path(request.source))
+    return Compilation(request, module, source, quantised=found, groups=groups, op_types=op_types)
 
 
 def _check_kinds(names: Iterable[str], groups: Mapping[str, Any]) -> None:
@@ -315,7 +320,7 @@ _HEAD: Final = fields(
         }),
         "quantised": QUANTISED, "fp16": maybe(HALVED, {}), "groups": maybe(GROUPS),
     },
-    {"host": text, "work": table(text, KERNEL_WORK)},
+    {"host": text, "work": table(text, KERNEL_WORK), "op_types": table(text, list_of(text))},
 )  # fmt: skip
 
 
@@ -412,7 +417,8 @@ def _with_head(request: Request, found: Dump, head: Mapping[str, Any]) -> Compil
     own = _merged(request, made)
     work = {} if found.edited else dict(head.get("work", {}))
     quantised, halved, groups = head["quantised"], head["fp16"], head["groups"]
-    return Compilation(own, found.module, source, place, quantised, halved, work, groups)
+    op_types = head.get("op_types", {})
+    return Compilation(own, found.module, source, place, quantised, halved, work, groups, op_types)
 
 
 def resumed_request(request: Request, begun: Mapping[str, Compilation]) -> Request:

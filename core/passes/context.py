@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -21,7 +21,8 @@ class Options:
     libraries: matrix products may become calls of a BLAS. fold_limit: bytes that folding one node may
     create. fuse_nodes, fuse_size: limits of one fused kernel, in nodes and in scalar expressions.
     fast: parts of numerics.FAST, rewrites that may change what overflows and how sums are bracketed.
-    place: (pattern of names, unit): where kernels run, the first that fits. states: (name of an input, of the
+    place: (pattern of names or op types, unit): where kernels run, the first that fits. op_types: op type of
+    the model -> the origins of its nodes. states: (name of an input, of the
     output that replaces it), None where the model has no such part: they stay where they are. flush:
     subnormal numbers are 0 to the arithmetic of kernels, and to what is folded.
     """
@@ -34,6 +35,7 @@ class Options:
     fuse_size: int = 600
     fast: tuple[str, ...] = ()
     place: tuple[tuple[str, str], ...] = ()
+    op_types: Mapping[str, Collection[str]] = field(default_factory=lambda: MappingProxyType({}))
     states: tuple[tuple[str | None, str | None], ...] = ()
     flush: bool = False
 

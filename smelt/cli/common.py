@@ -142,8 +142,8 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
     """Add what decides where kernels run: --place and --libraries."""
     parser.add_argument(
         "--place", type=_rules, default={}, metavar="NAME=UNIT,...",
-        help="which kernels run where, by their names or their nodes' (with * and ?); the first that fits: "
-        "'conv*=cpu,*=opencl' (default: all on the target's first device); the unit 'auto' is the one that "
+        help="which kernels run where, by their names, nodes or op types (with * and ?); first fit: "
+        "'Conv=cpu,*=opencl' (default: all on the target's first device); the unit 'auto' is the one that "
         "costs least, by what 'auto@UNIT.FIGURE=N;DIM=SIZE' says besides (docs/units.md)",
     )  # fmt: skip
     parser.add_argument(

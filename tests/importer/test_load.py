@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnx_models import model
 
 from smelt.core.diag import SmeltError
-from smelt.importer import check_model, import_model
+from smelt.importer import check_model, import_model, import_named
 
 RELU = [helper.make_node("Relu", ["x"], ["y"], "relu")]
 
@@ -218,6 +218,33 @@ def test_missing_attribute_and_input() -> None:
     refused(m, "attribute 'to' is missing", node="c")
     m = model([helper.make_node("Add", ["x"], ["y"], "a")], {"x": ("f32", [2])}, {"y": "f32"})
     refused(m, "input 1 is missing", node="a")
+
+
+def test_op_types_and_functions_name_their_nodes() -> None:
+    """Those inside calls and branches as well, by the names that messages have for them."""
+    made = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+      g (float[n] x, bool q) => (float[n] y, float[n] z) {
+        y = own.twice (x)
+        z = If (q) <
+          then_branch = g1 () => (float[n] t) { t = Relu (y) },
+          else_branch = g2 () => (float[n] e) { [low] e = Tanh (y) }
+        >
+      }
+      <domain: "own", opset_import: ["" : 17]> twice (a) => (c) { [in] b = Relu (a) c = own.once (b) }
+      <domain: "own", opset_import: ["" : 17]> once (a) => (b) { b = Abs (a) }''')
+    for f in made.functions:
+        f.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    module, named = import_named(made)
+    assert {op_type: set(names) for op_type, names in named.items()} == {
+        "Relu": {"y/in", "t"},
+        "Abs": {"y/c/b"},
+        "Tanh": {"low"},
+        "If": {"z"},
+        "twice": {"y", "y/in", "y/c", "y/c/b"},
+        "once": {"y/c", "y/c/b"},
+    }
+    made_of = {n.origin for n in module.main.walk() if n.op in ("relu", "abs", "tanh")}
+    assert made_of == {"y/in", "y/c/b", "t", "low"}
 
 
 def test_recursive_functions() -> None:

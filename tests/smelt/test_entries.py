@@ -34,6 +34,8 @@ import smelt
 from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.manifest_schema import check_manifest
+from smelt.entries import requests_of
+from smelt.request import Request
 from smelt.session import Session, load
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
@@ -401,6 +403,20 @@ def test_options_of_one_entry(tmp_path: Path) -> None:
     own = ["logits", "present_key", "present_value"]
     assert names == [[*own, "e"], [*own, "kt", "e"]]
     assert {s["name"]: (s["low"], s["high"]) for s in bundle.manifest["symbols"]}["n"] == (2, 5)
+
+
+def test_rules_of_placement_go_to_the_entries_that_have_the_part(tmp_path: Path) -> None:
+    """By the name of a node or its op type; what may be a kernel's name, and patterns, go to all."""
+    for name, body in (("a", "[low] y = Abs (x)"), ("b", "y = Relu (x)")):
+        save = parser.parse_model(f"{HEAD} (float[n] x) => (float[n] y) {{ {body} }}")
+        (tmp_path / f"{name}.onnx").write_bytes(save.SerializeToString())
+    rules = {"Abs": "cpu", "low": "cpu", "b/Relu": "cpu", "relu": "cpu", "R*": "cpu"}
+    entries = tuple((name, str(tmp_path / f"{name}.onnx")) for name in "ab")
+    asked = requests_of(Request(source="", entries=entries, place=tuple(rules.items())))
+    assert [[rule for rule, _ in asked[name].place] for name in "ab"] == [
+        ["Abs", "low", "relu", "R*"],
+        ["Relu", "relu", "R*"],
+    ]
 
 
 def test_problems_say_the_entry(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "arm64": {},
     "armv7": {},
     "x86+opencl+vulkan": {"choose": True},
-    "x86+opencl": {"place": {"*softmax*": "cpu"}},
+    "x86+opencl": {"place": {"Softmax": "cpu"}},
     "jetson": {"fallback": True},
 }
 

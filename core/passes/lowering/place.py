@@ -20,7 +20,7 @@ have their results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -45,9 +45,9 @@ UnitOf: TypeAlias = Callable[[Node], str]
 
 def place(module: Module, ctx: Context) -> Module:
     """The module with a unit for each value. A kernel runs where the first rule of ctx.options.place says
-    whose pattern fits its name or its node's, else on the unit that ctx.machine is of, or on the CPU if some
-    devices of that kind lack a dtype of its. A name that is of no kernel's own node is of those that hold the
-    node. The rule may leave that to costs (docs/units.md).
+    whose pattern fits its name, its node's, or the op type of a node that it does the work of; else on the
+    unit that ctx.machine is of, or on the CPU if some devices of that kind lack a dtype of its. A name of no
+    kernel's own node is of those that hold the node. The rule may leave that to costs (docs/units.md).
 
     Raises SmeltError for a unit that there is not, for a name that nothing has, and for names of one
     kernel's nodes that are to be on several units; `*` and the like may fit nothing. For costs that cannot be
@@ -98,21 +98,30 @@ def choice_of(module: Module, graph: Graph, ctx: Context) -> Choice | None:
 @dataclass(frozen=True)
 class _Rules:
     """The rules of a compile for the calls of a module. own: names of kernels, and of the nodes that they are
-    called after. dtypes: of each kernel, those that some unit lacks."""
+    called after. names: these and of all other nodes that kernels hold. op_types: of each node. dtypes: of
+    each kernel, those that some unit lacks."""
 
     module: Module
     ctx: Context
     own: frozenset[str]
+    names: frozenset[str]
+    op_types: Mapping[str, Collection[str]]
     dtypes: Mapping[str, frozenset[str]]
 
     @staticmethod
     def of(module: Module, ctx: Context) -> _Rules:
         """The rules of ctx for this module."""
         own = frozenset(name for n in module.calls() for name in _own_names(n))
+        held = frozenset(name for n in module.calls() for name in _held_names(n))
+        op_types: dict[str, list[str]] = {}
+        for op_type, names in ctx.options.op_types.items():
+            for name in names:
+                op_types.setdefault(name, []).append(op_type)
         lacks = {dtype for m in ctx.units.values() for dtype in m.lacks}
         kernels = module.kernels.items() if lacks else ()
         used = {name: lacks.intersection(t.name for t in kernel_dtypes(k)) for name, k in kernels}
-        return _Rules(module, ctx, own, {name: frozenset(dtypes) for name, dtypes in used.items() if dtypes})
+        dtypes = {name: frozenset(found) for name, found in used.items() if found}
+        return _Rules(module, ctx, own, own | held, op_types, dtypes)
 
     def unit(self, n: Node) -> str:
         """The unit that runs a kernel, or that costs decide; libraries are the host's. Of one unit there is
@@ -140,8 +149,12 @@ class _Rules:
         return used if is_auto(rule) else frozenset()
 
     def fits(self, pattern: str, n: Node) -> bool:
-        """Whether a rule is about a call: by a name of its own, or as the one that holds the node."""
-        return any(fnmatchcase(name, pattern) for name in _own_names(n)) or self.is_held(pattern, n)
+        """Whether a rule is about a call: by a name of its own, as the one that holds the node, or by the op
+        type of a node that it holds. What is the name of a node is no op type."""
+        if any(fnmatchcase(name, pattern) for name in _own_names(n)) or self.is_held(pattern, n):
+            return True
+        held = () if pattern in self.names else _held_names(n)
+        return any(fnmatchcase(t, pattern) for name in held for t in self.op_types.get(name, ()))
 
     def is_held(self, pattern: str, n: Node) -> bool:
         """Whether a rule names a node that is part of this kernel and of no kernel the last one."""
@@ -150,22 +163,23 @@ class _Rules:
     def check(self) -> None:
         """Raises SmeltError as `place` does."""
         calls = list(self.module.calls())
-        names = dict.fromkeys(x for n in calls for x in (*_own_names(n), *_held_names(n)))
+        op_types = self.ctx.options.op_types
         for pattern, unit in self.ctx.options.place:
             if is_auto(unit):
                 weighing_of(unit, self.ctx.units)
             elif unit not in self.ctx.units:
                 known = ", ".join((*self.ctx.units, ANY_UNIT))
                 raise SmeltError(f"place: '{pattern}={unit}' names no unit of the target, which has {known}")
-            if _is_name(pattern) and pattern not in names:
+            if _is_name(pattern) and pattern not in self.names and pattern not in op_types:
                 from difflib import get_close_matches
 
-                near = ", ".join(f"'{n}'" for n in get_close_matches(pattern, names, 3, 0.0))
+                close = get_close_matches(pattern, sorted({*self.names, *op_types}), 3, 0.0)
+                near = ", ".join(f"'{n}'" for n in close)
                 raise SmeltError(
-                    f"place: '{pattern}={unit}' names no node and no kernel of '{self.module.name}'",
+                    f"place: '{pattern}={unit}' names no node, op type or kernel of '{self.module.name}'",
                     hint=f"near to it are {near}" if near else "the model calls no kernel",
                 )
-        named = [r for r in self.ctx.options.place if _is_name(r[0])]
+        named = [r for r in self.ctx.options.place if r[0] in self.names]
         for n in calls if len(named) > 1 else ():
             self._check_call(n, named)
 

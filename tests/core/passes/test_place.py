@@ -208,6 +208,25 @@ def test_names_of_one_kernel_that_disagree() -> None:
         placed(HELD, ("later", "gpu"))
 
 
+def test_op_types_place_the_kernels_that_do_work_of_them() -> None:
+    op_types = {"Late": ["late", "gone"], "Early": ["early"], "f": ["early"], "Folded": ["gone"]}
+
+    def units(*rules: tuple[str, str]) -> list[str]:
+        options = Options(place=rules, op_types=op_types)
+        after = place(module(HELD), Context(MACHINE, options, units=UNITS, unit="cpu"))
+        return [n.unit for n in after.main.nodes if n.op == "call_kernel"]
+
+    plain, held = units(), units(("late", "gpu"))
+    assert (set(plain), held.count("gpu")) == ({"cpu"}, 1)
+    for pattern in ("Late", "Lat?", "Early"):
+        assert units((pattern, "gpu"), ("*", "cpu")) == held
+    assert units(("Early", "npu"), ("Late", "gpu")) == [u.replace("gpu", "npu") for u in held]
+    assert units(("Folded", "gpu")) == plain  # of the model, but of no kernel
+    assert units(("g", "npu"), ("f", "gpu")) == units(("g", "npu"), ("*", "gpu"))  # no op type
+    with pytest.raises(SmeltError, match="near to it are 'Early'"):
+        units(("Earl", "gpu"))
+
+
 def test_calls_say_what_they_hold_where_there_are_rules() -> None:
     """Through the passes that make kernels: `early` is part of the kernel of `late`."""
     text = """module "m" { sym n in 1..*
@@ -341,7 +360,7 @@ def test_a_long_chain_of_integers_is_followed_to_its_start() -> None:
 
 
 def test_a_rule_that_names_nothing() -> None:
-    with pytest.raises(SmeltError, match=r"'ff=gpu' names no node and no kernel of 'm'") as e:
+    with pytest.raises(SmeltError, match=r"'ff=gpu' names no node, op type or kernel of 'm'") as e:
         placed(CHAIN, ("ff", "gpu"))
     assert e.value.hint is not None and e.value.hint.startswith("near to it are 'f'")
     assert moves(placed(CHAIN, ("ff*", "gpu"))) == []
