@@ -52,7 +52,7 @@ class Schedule:
 
 
 # name -> (primitive, kinds of its arguments)
-# kinds: v a name, i an int, b a flag, s sizes, o names up to the end, d a Dim, l a pack layout,
+# kinds: v a name, i an int of 0 or more, b a flag, s sizes, o names up to the end, d a Dim, l a pack layout,
 # r one of the machine's rows, by its name
 PRIMITIVES: Mapping[str, tuple[Callable[..., Kernel], str]] = {
     "normalise": (loops.normalise, ""),
@@ -122,6 +122,9 @@ def apply_step(kernel: Kernel, step: Step, rows: InstructionRows = ()) -> Kernel
     if step.name not in PRIMITIVES:
         raise ScheduleError(step.name, "there is no such primitive")
     primitive, kinds = PRIMITIVES[step.name]
+    numbers = (n for a in step.args for n in (a if isinstance(a, tuple) else (a,)) if isinstance(n, int))
+    if any(n < 0 for n in numbers):
+        raise ScheduleError(str(step), "numbers are 0 or more")
     args = (_row(a, step, rows) if k == "r" else a for a, k in zip(step.args, kinds, strict=True))
     done = primitive(kernel, *args)
     text = f"{kernel.schedule}; {step}" if kernel.schedule else str(step)

@@ -123,6 +123,8 @@ def test_a_schedule_may_pack_only_what_is_a_weight() -> None:
     ("normalise; frobnicate i0", "frobnicate i0: there is no such primitive"),
     ("normalise; bind nowhere group", "nowhere"),
     ("normalise; split i1 0 i1.o i1.i no", "split|replay"),
+    ("normalise; bind i0 group; spread i0 -1 i0.o i0.i", "spread i0 -1 i0.o i0.i: numbers are 0 or more"),
+    ("normalise; bind i0 group; spread i0 0 i0.o i0.i", "replay|spread"),
     ("normalise; bind i0 lane", "verify: .*lane"),
     ("normalise; split i1 x i1.o i1.i no", "cannot read an argument"),
 ])  # fmt: skip
