@@ -141,13 +141,14 @@ time.sleep(600)
 """
 
 
-def test_it_ends_with_its_last_user_even_one_that_is_killed(tmp_path: Path) -> None:
-    rig.need(rig.program_path("qemu-system-aarch64"), "needs qemu: apt-get install qemu-system-arm")
-    folder = tmp_path / "machine"
+def test_it_ends_with_its_last_user_even_one_that_is_killed(machine: BoardMachine) -> None:
+    """The tests' own machine, of which they are no user any more."""
+    folder = machine.folder
     user = subprocess.Popen([sys.executable, "-c", USER, str(folder)], stdout=subprocess.PIPE, text=True)
     assert user.stdout is not None and user.stdout.readline() == "up\n"
     second = BoardMachine("board", folder=folder)
     second.start()
+    machine.release()
     user.send_signal(signal.SIGKILL)
     user.wait()
     user.stdout.close()
