@@ -18,6 +18,7 @@ from typing import Any
 import onnx
 import pytest
 from boards import need_qemu
+from forked import forked_smelt
 from onnx import TensorProto, helper
 
 import smelt
@@ -74,8 +75,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def farm(*words: str) -> tuple[int, dict[str, Any], str]:
-    argv = [sys.executable, "-P", "-m", "smelt.cli", "farm", "run", *words, "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = forked_smelt("farm", "run", *words, "--json")
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
@@ -142,8 +142,7 @@ def test_the_page_on_the_farm(bundle: Bundle, folder: Path) -> None:
     assert len(lines) == 7
     for line in lines:
         line = line.replace("pi4", "two").replace("pi5", "one")
-        argv = [sys.executable, "-P", "-m", "smelt.cli", *shlex.split(line)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
+        done = forked_smelt(*shlex.split(line), folder=folder)
         emulated = 5 if "--bench" in line else 0  # whose times are of no device
         assert done.returncode == emulated, f"{line}: {done.stdout}{done.stderr}"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from forked import forked_smelt
 from onnx import TensorProto, helper
 
 import smelt
@@ -48,8 +49,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cli(*words: str) -> tuple[int, dict[str, object], str]:
-    argv = [sys.executable, "-P", "-m", "smelt.cli", *words, "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = forked_smelt(*words, "--json")
     return done.returncode, json.loads(done.stdout), done.stderr
 
 

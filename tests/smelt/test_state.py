@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from boards import needs_opencl, needs_vulkan
+from forked import forked_smelt
 from onnx import parser
 from state_models import (
     DECODER_STATE,
@@ -549,8 +548,7 @@ def test_a_runner_keeps_the_state(decoder_bundle: Bundle, rng: np.random.Generat
 
 def cli(*words: object, **env: str) -> dict[str, Any]:
     """The answer of a command."""
-    command = [sys.executable, "-m", "smelt.cli", *map(str, words), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
+    done = forked_smelt(*words, "--json", environment={**os.environ, **env})
     assert done.stdout, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
