@@ -30,7 +30,7 @@ from smelt.devicefarm.compare_builds import (
     walsh_averages,
 )
 
-SEEDS, LAUNCHES = 3000, 2 * MOST_PAIRS
+SEEDS, LAUNCHES = 1500, 2 * MOST_PAIRS
 Noise = Callable[[np.random.Generator], np.ndarray]
 
 

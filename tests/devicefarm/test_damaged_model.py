@@ -54,6 +54,7 @@ def cut(weights: Path) -> None:
         f.truncate(weights.stat().st_size - 1000)
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("harm", [zeros, cut])
 @pytest.mark.parametrize("kind", ["local", "ssh"])
 def test_validate_blames_the_device_once(

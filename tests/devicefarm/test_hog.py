@@ -103,7 +103,7 @@ def test_a_real_hog_on_the_models_processor(native_bundle: Path) -> None:
     try:
         client.load(str(native_bundle))
         inputs = [np.ones((500, 1000), np.float32), np.int32(0)]
-        for _ in range(10):
+        for _ in range(6):
             hogs = LateHog(core, rng.uniform(0, 0.4))
             hogs.start()
             try:

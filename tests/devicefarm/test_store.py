@@ -70,7 +70,7 @@ def damage(path: Path, chance: random.Random) -> str:
 # ---- damaged files ----
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_flipped_bytes_between_sessions_are_mended(board: Board, seed: int) -> None:
     chance = random.Random(seed)
     board.run()
@@ -129,6 +129,7 @@ def test_other_damage_to_the_bundles_folder_is_mended(board: Board) -> None:
         assert not [p for p in home.iterdir() if not p.name.isascii()]
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_bytes_flipped_while_a_session_runs_are_never_the_models_fault(board: Board, seed: int) -> None:
     """After the files were verified: where the bytes matter, the disk is to blame."""

@@ -147,6 +147,7 @@ def test_memory_is_what_the_bundle_says(
         assert f"{sum(found['memory']['most']):,} at most" in text
 
 
+@pytest.mark.table(3)
 @pytest.mark.parametrize("model", [*MODELS, *MORE], ids=lambda m: m.name)
 def test_a_model_is_checked_in_seconds_and_little_memory(model: Model) -> None:
     """None of its weights is read, up to 540 MB. The limits are several times a quiet machine's."""

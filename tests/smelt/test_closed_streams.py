@@ -39,6 +39,7 @@ def test_a_daemon_compiles(folder: Path, numbers: tuple[int, ...]) -> None:
     assert done.returncode == 0 and (folder / "out" / "manifest.json").is_file()
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(("words", "code"), [("compile m.onnx -o out", 0), ("check nothing.onnx", 2)])
 def test_a_command_ends_with_its_code(folder: Path, closed: str, words: str, code: int) -> None:

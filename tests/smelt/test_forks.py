@@ -388,6 +388,7 @@ FIRST_USES = {
 }  # fmt: skip
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("busy", FIRST_USES)
 def test_a_fork_during_the_first_use_of_another_thread(model: Path, tmp_path: Path, busy: str) -> None:
     """The child compiles and loads as if the other thread had never been."""

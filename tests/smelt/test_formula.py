@@ -44,6 +44,7 @@ def dims(manifest: Mapping[str, Any]) -> list[Dim]:
     return [parse_dim(text, names=named) for text in spelt({**manifest, "parts": [], "sizes": []})]
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
 def test_every_formula_of_a_model_is_short(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = planned(str(model.path()), "host")

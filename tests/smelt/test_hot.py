@@ -185,6 +185,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("name", ["attention", "layers"])
 @pytest.mark.parametrize("way", [pytest.param(w, marks=needs_opencl if w == "opencl" else ()) for w in WAYS])
 def test_every_way_to_compile(name: str, way: str, tmp_path: Path) -> None:

@@ -499,7 +499,7 @@ class Everything(RuleBasedStateMachine):
 
 
 TestEverything = Everything.TestCase
-TestEverything.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestEverything.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize(

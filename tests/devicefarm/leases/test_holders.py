@@ -65,14 +65,14 @@ def desk(url: str) -> Iterator[Desk]:
 
 def test_many_processes_take_turns(url: str, tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
-    words = ("turns", url, json.dumps({}), "a,b", "12", str(tmp_path / "inside"))
+    words = ("turns", url, json.dumps({}), "a,b", "6", str(tmp_path / "inside"))
     fences: dict[str, list[int]] = {"a": [], "b": []}
     with process(*words) as one, process(*words) as two, process(*words) as three:
         for child in (one, two, three):
             said, _ = child.communicate(timeout=120)
             assert child.returncode == 0
             lines = [json.loads(line) for line in said.splitlines()]
-            assert len(lines) == 12
+            assert len(lines) == 6
             for device in fences:
                 own = [x["fence"] for x in lines if x["device"] == device]
                 assert own == sorted(own)
