@@ -311,6 +311,7 @@ def test_a_loop_that_never_ends_can_be_stopped(native: Native) -> None:
     assert session.run(None, {**feeds, "c": np.array(False)})[0] == 1
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_branches_and_loops(native: Native, seed: int) -> None:
     m = flow_model(seed)
@@ -370,6 +371,7 @@ def test_compress(native: Native) -> None:
     ], 1e-4)  # fmt: skip
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_top_k_at_run_time(native: Native, largest: int, axis: int) -> None:
