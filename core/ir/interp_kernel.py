@@ -328,7 +328,9 @@ class Runner:
             return True
         rank = len(shape) + 1
         at_once = {**env, **_ranges(inner, shape, rank)}
-        if prod(shape) > CHUNK_ELEMENTS or not self.distinct(n.store, at_once, (1, *shape)):
+        if prod(shape) > CHUNK_ELEMENTS:
+            return False
+        if n.careful and not self.distinct(n.store, at_once, (1, *shape)):
             return False
         target = self.buffers[n.store.buffer]
         index = self.index(n.store.buffer, n.store.index, at_once, True)
@@ -361,13 +363,16 @@ class Runner:
 
         def select(v: Array) -> Array:
             """The elements that are stored, in the order of the loops."""
-            if not shape:
+            if whole:
                 return v
             spread = v if np.shape(v) == shape else np.broadcast_to(v, shape)
             return spread.reshape(-1) if everywhere else spread[np.broadcast_to(live, shape)]
 
         value = self.eval(s.value, env, live) if s.accumulate != "fma" else None
-        index = tuple(map(select, self.index(s.buffer, s.index, env, live)))
+        index = self.index(s.buffer, s.index, env, live)
+        # an element for each instance: NumPy spreads what is stored as it spreads the index
+        whole = not shape or (everywhere and np.broadcast(*index).shape == shape)
+        index = tuple(map(select, index))
         target = self.buffers[s.buffer]
         if s.accumulate is not None:
             old = target[index] if index else target[()]
@@ -591,7 +596,16 @@ def _nest_of(s: Loop) -> _Nest | None:
     if inner.accumulate is not None and not own and not inner.guard:
         while summed and loops[summed - 1].var not in picked | ragged:
             summed -= 1
-    return _Nest(tuple(loops), inner, first, own or inner.accumulate is not None, summed)
+    careful = (own or inner.accumulate is not None) and not _one_each(inner, {x.var for x in loops[first:]})
+    return _Nest(tuple(loops), inner, first, careful, summed)
+
+
+def _one_each(s: Store, picking: set[str]) -> bool:
+    """Whether each of these variables picks along an axis of its own, so that no two instances meet."""
+    axes = [(d, d.symbols & picking) for d in s.index]
+    return all(len(v) <= 1 for _, v in axes) and picking <= {
+        name for d, v in axes for name in v if (form := d.linear(name)) and form[0].const_or_none
+    }
 
 
 def poison(shape: tuple[int, ...], dtype: DType) -> Array:

@@ -8,7 +8,7 @@ a device. Where the barriers stand is what emitters ask core/ir/barriers.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import accumulate, islice, product
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -127,7 +127,7 @@ class _Lanes(Runner):
         assert not isinstance(s, Store)
         if isinstance(s, Loop | Tiles) and s.level == "lane":
             nodes, body = nest(s, "lane")
-            for at in islice(_points(nodes, env), me, None, lanes):
+            for at in _points(nodes, env, me, lanes):
                 self.instance(nodes, body, at)
             return
         inner = self.entered(facts, s)
@@ -173,21 +173,23 @@ def _own(s: Stmt, lanes: int) -> Iterator[str]:
                     yield b.name
 
 
-def _points(nodes: Sequence[LoopNode], env: LoopEnv) -> Iterator[LoopEnv]:
-    """The environment of every instance of nested nodes, the last fastest."""
-    if not nodes:
-        yield env
-        return
-    node = nodes[0]
+def _points(nodes: Sequence[LoopNode], env: LoopEnv, first: int = 0, step: int = 1) -> Iterator[LoopEnv]:
+    """The environment of every step-th instance of nested nodes from the first on, the last fastest. Their
+    extents do not depend on each other."""
+    for at in islice(product(*(_instances(n, env) for n in nodes)), first, None, step):
+        inner = dict(env)
+        for values in at:
+            inner.update(values)
+        yield inner
+
+
+def _instances(node: LoopNode, env: LoopEnv) -> list[dict[str, int]]:
+    """What each instance of one node adds to the environment."""
     extent = int(dim_function(node.extent)(env))
     if isinstance(node, Loop):
-        for n in range(extent):
-            yield from _points(nodes[1:], {**env, node.var: n})
-        return
-    start = 0
-    for rows in tile_sizes(extent, node.sizes, node.mode):
-        yield from _points(nodes[1:], {**env, node.start: start, node.rows: rows})
-        start += rows
+        return [{node.var: n} for n in range(extent)]
+    sizes = tile_sizes(extent, node.sizes, node.mode)
+    return [{node.start: a, node.rows: n} for a, n in zip(accumulate(sizes, initial=0), sizes, strict=False)]
 
 
 __all__ = ["run_lanes"]
