@@ -16,6 +16,7 @@ Built = TypeVar("Built", bound=Callable[..., list[Array]])
 ROWS = [r for r in cases.rows() if cases.naive_kernel(r) is not None]
 BY_OP = {r.op.name: r for r in reversed(ROWS)}
 """The first row of each op, whose kernel is scheduled."""
+OTHER = [r for r in ROWS if BY_OP[r.op.name] is not r]
 
 # Data movement and windows, where guards, negative indices and divisions are: every row, naive.
 MOVEMENT = (

@@ -22,8 +22,10 @@ def test_naive(name: str) -> None:
     check(OnDevice, NAIVE[name], naive(NAIVE[name]))
 
 
-def test_every_row_is_emitted() -> None:
-    kernels = [naive(r).with_(name=r.name) for r in ROWS]
+@pytest.mark.table(2, 0)  # Vulkan's test emits others, by what the two emitters share
+@pytest.mark.parametrize("slice_", range(6))
+def test_every_row_is_emitted(slice_: int) -> None:
+    kernels = [naive(r).with_(name=r.name) for r in ROWS[slice_::6]]
     source, parts = emit_program(kernels)
     assert all(p.lanes == 1 for p in parts.values())
     assert source.count("__kernel ") == len(parts)

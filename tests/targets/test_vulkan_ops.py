@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
-from device_ops import BY_OP, NAIVE, ROWS, check, naive
+from device_ops import BY_OP, NAIVE, OTHER, check, naive
+from op_cases import Row
 from spirv_checks import NO_VALIDATOR, VALIDATOR, valid
 from vulkan_run import Failed, OnVulkan
 
@@ -29,13 +32,23 @@ def test_naive(name: str) -> None:
         pytest.skip("more rounds of loops than llvmpipe runs")
 
 
-@pytest.mark.skipif(VALIDATOR is None, reason=NO_VALIDATOR)
-@pytest.mark.parametrize("eighth", range(8))
-def test_every_row_is_valid(eighth: int) -> None:
+def check_validity(rows: Sequence[Row]) -> None:
     parts = 0
-    for row in ROWS[eighth::8]:
+    for row in rows:
         for kernel in (naive(row), schedule_kernel(naive(row), MACHINE)):
             for p in emit_parts([kernel.with_(name=row.name)]).values():
                 valid(p.words)
                 parts += 1
-    assert parts >= len(ROWS) // 8
+    assert parts >= len(rows)
+
+
+@pytest.mark.skipif(VALIDATOR is None, reason=NO_VALIDATOR)
+def test_every_op_is_valid() -> None:
+    check_validity(list(BY_OP.values()))
+
+
+@pytest.mark.skipif(VALIDATOR is None, reason=NO_VALIDATOR)
+@pytest.mark.table(3, 2)  # OpenCL's test emits others, by what the two emitters share
+@pytest.mark.parametrize("slice_", range(6))
+def test_every_row_is_valid(slice_: int) -> None:
+    check_validity(OTHER[slice_::6])
