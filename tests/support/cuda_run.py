@@ -47,7 +47,7 @@ class OnHost:
         self.program = emit_program([kernel], cpu_for(architecture))
         self.parts = [self.program.parts[kernel.name, i] for i in range(len(kernel.body))]
         self.engine = llvm.create_mcjit_compiler(
-            parse(host_text(self.program), kernel.name), target_machine(host(), within=True)
+            parse(host_text(self.program), kernel.name), target_machine(host(), 0, within=True)
         )
         self.engine.finalize_object()
 

@@ -25,7 +25,7 @@ from smelt.targets.llvm.machines import host
 
 def library(program: Program) -> bytes:
     """A shared library with the kernels. It is kept in $FAKE_CUDA_KEEP, if that is set."""
-    machine = target_machine(host())
+    machine = target_machine(host(), 0)  # what is proved holds at any level, and this takes a third
     made = parse(host_text(program))
     made.data_layout = str(machine.target_data)
     with tempfile.TemporaryDirectory(prefix="smelt-fake-cuda-") as folder:
