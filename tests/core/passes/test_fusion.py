@@ -152,6 +152,7 @@ STANDARDISE = (
 )
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize(
     ("form", "kernels"),
     [
@@ -206,6 +207,7 @@ SCORES = "x: f32[8, M, N]; v: f32[8, N, 4]; "
 NORM = "m = reduce_mean(mul(x, x), axes=(2,), keepdims=True); n = div(x, sqrt(add(m, 1e-3))); "
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize(
     ("form", "kernels"),
     [

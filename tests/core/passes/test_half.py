@@ -52,6 +52,7 @@ def close(before: Module, after: Module, inputs: dict[str, Any], limit: float = 
         np.testing.assert_allclose(b[good], a[good], rtol=limit, atol=limit * size)
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("seed", range(0, 120, 3))
 def test_random_graphs_mean_nearly_the_same(seed: int) -> None:
     module = Random(seed).module()

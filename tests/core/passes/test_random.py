@@ -16,6 +16,7 @@ from tests.core.passes.random_graphs import Random
 SIZES = {"N": 2, "M": 3, "K": 2, "H": 5, "W": 4, "S": 3}
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("seed", range(120))
 def test_every_pass_keeps_the_meaning(seed: int) -> None:
     module = Random(seed).module()
