@@ -24,8 +24,9 @@ SLOWEST = 60.0
 
 
 def test_sample() -> None:
-    """Nothing fails that is not listed, nothing listed passes."""
-    names = [s.name for s in shipped() if bucket(s.name) < 10]
+    """Nothing fails that is not listed, nothing listed passes. Of an op's expansion, which is of other ops,
+    three in a hundred: tests/importer has each."""
+    names = [s.name for s in shipped() if bucket(s.name) < (3 if "_expanded" in s.name else 10)]
     wanted = [in_one_form(n) for n in names]
     assert len(wanted) > 150
     nothing_new(wanted)
@@ -43,15 +44,15 @@ def nothing_new(wanted: Sequence[str], target: str = "host") -> None:
 
 
 def test_sample_of_types_and_opsets() -> None:
-    wanted = [k for k in every(SWEEPS) if bucket(k) < 2]
+    wanted = [k for k in every(SWEEPS) if bucket(k) < 1]
     assert len(wanted) > 25
     nothing_new(wanted)
 
 
 def test_sample_under_emulation() -> None:
     need_qemu("qemu-aarch64-static", "qemu-aarch64")
-    wanted = [in_one_form(s.name) for s in shipped() if bucket(f"arm64 {s.name}") < 2]
-    assert len(wanted) > 20
+    wanted = [in_one_form(s.name) for s in shipped() if bucket(f"arm64 {s.name}") < 1]
+    assert len(wanted) > 10
     nothing_new(wanted, "arm64")
 
 

@@ -50,6 +50,7 @@ def test_scheduled_for_lanes() -> None:
     assert all(p.lanes > 1 for p in parts)
 
 
+@pytest.mark.table(2, 0)  # Vulkan has the others
 @pytest.mark.parametrize("name", IN_STEP)
 def test_scheduled_for_work_items_in_step(name: str) -> None:
     """As for a GPU; the machine of all OpenCL devices takes work-items for tasks of their own."""

@@ -106,6 +106,7 @@ def test_scheduled_for_lanes() -> None:
     assert all(p.lanes > 1 for p in parts)
 
 
+@pytest.mark.table(2, 1)  # OpenCL has the others
 @pytest.mark.parametrize("name", IN_STEP)
 def test_scheduled_for_invocations_in_step(name: str) -> None:
     kernel, sizes = in_step(name, MACHINE)
