@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from math import prod
 from typing import Any, TypeAlias
 
@@ -225,7 +226,7 @@ class Runner:
         self.kernel = kernel
         self.env = env
         self.buffers: dict[str, Array] = {}
-        self.nests: dict[int, _Nest | None] = {}
+        self.nests: dict[int, tuple[_Nest, ...]] = {}
         self.free: dict[int, frozenset[str]] = {}
 
     def fresh(self, b: Buffer, env: LoopEnv) -> Array:
@@ -270,10 +271,10 @@ class Runner:
 
     def loop(self, s: Loop, env: LoopEnv) -> None:
         if id(s) not in self.nests:
-            self.nests[id(s)] = _nest_of(s)
-        nest = self.nests[id(s)]
-        if nest is not None:
+            self.nests[id(s)] = _nests_of(s)
+        for nest in self.nests[id(s)]:
             self.nest(nest, 0, env)
+        if self.nests[id(s)]:
             return
         for n in range(int(dim_function(s.extent)(env))):
             self.scoped(s, {**env, s.var: n})
@@ -567,15 +568,32 @@ def _holds(b: Bound, env: LoopEnv) -> bool:
     return bool(_mask((b,), env, True))
 
 
-def _nest_of(s: Loop) -> _Nest | None:
-    """The nest that starts at s, when it is loops around one store without buffers."""
+def _nests_of(s: Loop) -> tuple[_Nest, ...]:
+    """The nests that start at s, when it is loops without buffers around one store, or around stores of which
+    none sees what another one wrote, so that each may have the loops to itself."""
     loops: list[Loop] = []
-    inner: Stmt = s
-    while isinstance(inner, Loop) and len(inner.body) == 1 and not inner.buffers:
-        loops.append(inner)
-        inner = inner.body[0]
-    if not isinstance(inner, Store):
-        return None
+    body: tuple[Stmt, ...] = (s,)
+    while len(body) == 1 and isinstance(body[0], Loop) and not body[0].buffers:
+        loops.append(body[0])
+        body = body[0].body
+    stores = [x for x in body if isinstance(x, Store)]
+    if len(stores) < len(body) or (len(body) > 1 and not _apart(stores)):
+        return ()
+    return tuple(_nest_of(loops, x) for x in stores)
+
+
+def _apart(stores: Sequence[Store]) -> bool:
+    """Whether no element that one stores is stored or loaded by another, in whatever round of the loops."""
+    for a, b in combinations(stores, 2):
+        pairs = zip(a.index, b.index, strict=False)
+        if a.buffer == b.buffer and not any(p.is_const and q.is_const and p != q for p, q in pairs):
+            return False
+    loaded = {e.buffer for x in stores for e in walk_expr(x.value) if isinstance(e, Load)}
+    return loaded.isdisjoint(x.buffer for x in stores)
+
+
+def _nest_of(loops: Sequence[Loop], inner: Store) -> _Nest:
+    """The nest of loops around a store."""
     # Variables that extents depend on, or that pick the element not at all, run one by one.
     ragged = {v for x in loops for v in x.extent.symbols}
     own = False

@@ -50,7 +50,7 @@ def test_arrays_mean_what_elements_mean(s: gen.Sample) -> None:
     """Loops run as arrays give the bits that loops run one by one give."""
     fast = run_kernel(s.kernel, s.dims, s.inputs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interp, "_nest_of", lambda s: None)
+        patch.setattr(interp, "_nests_of", lambda s: ())
         slow = run_kernel(s.kernel, s.dims, s.inputs)
     for a, b in zip(fast, slow, strict=True):
         assert a.dtype == b.dtype
@@ -267,9 +267,33 @@ def test_accumulation_keeps_its_order(rng: np.random.Generator, accumulate: str)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interp, "CHUNK_ELEMENTS", 1200)  # three steps at once: the carry goes through chunks
         parts = run_kernel(k, [13], [x, w, b])[0]
-        patch.setattr(interp, "_nest_of", lambda s: None)
+        patch.setattr(interp, "_nests_of", lambda s: ())
         slow = run_kernel(k, [13], [x, w, b])[0]
     assert fast.tobytes() == parts.tobytes() == slow.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("second", "together"),
+    [
+        ("y[1, i] = x[i] + 1.0:f32", True),
+        ("z[4 - i] add= x[i]", True),
+        ("y[0, 4 - i] = x[i] + 1.0:f32", False),
+        ("y[i, 0] = x[i] + 1.0:f32", False),
+        ("z[i] = y[0, 4 - i]", False),
+    ],
+)
+def test_stores_of_one_loop_that_meet_run_in_turns(second: str, together: bool) -> None:
+    text = f"""kernel @k(x: f32[5]) -> (y: f32[5, 5], z: f32[5]) {{
+      serial i in 5 {{ serial j in 5 {{ y[i, j] = 0.0:f32 }} z[i] = 0.0:f32 }}
+      serial i in 5 {{ y[0, i] = x[i]; {second} }} }}"""
+    k, x = parse_kernel(text.replace("; ", "\n")), np.arange(5, dtype=np.float32)
+    assert len(interp._nests_of(k.body[1])) == (2 if together else 0)
+    fast = run_kernel(k, {}, [x])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interp, "_nests_of", lambda s: ())
+        slow = run_kernel(k, {}, [x])
+    for a, b in zip(fast, slow, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_accumulation_under_a_ragged_loop(rng: np.random.Generator) -> None:
