@@ -31,13 +31,13 @@ def _ratio(e: Element) -> Ratio | None:
 def _reduced(num: Dim, den: Dim) -> Ratio:
     if num == den:
         return Ratio(ONE)
+    if num.is_const and den.is_const:
+        f = Fraction(num.const, den.const)
+        return Ratio(to_dim(f.numerator), to_dim(f.denominator))
     if den.is_const and den.const != 1:
         whole = num // den
         if whole * den == num:
             return Ratio(whole)
-    if num.is_const and den.is_const:
-        f = Fraction(num.const, den.const)
-        return Ratio(to_dim(f.numerator), to_dim(f.denominator))
     if not den.is_const:
         whole = num // den  # a symbol that divides is a size, so it is positive
         if whole * den == num:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -98,6 +99,7 @@ def unknown(t: TensorType) -> Known | None:
     return full(shape, [None] * math.prod(shape)) if math.prod(shape) <= MOST_KNOWN else None
 
 
+@lru_cache(maxsize=1024)  # a formula's own constants come with each element
 def fraction(value: float, dtype: np.dtype[Any]) -> Ratio | None:
     """The fraction that a float constant stands for: the short one that rounds to it (0.7 is 7/10), else its
     exact value. None for infinities, NaN, and fractions of more than 40 bits in the denominator or 60 in

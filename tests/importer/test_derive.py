@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from smelt.importer.known import Element, Equality, Known, Ratio, from_array, fu
 SHIFT = 50
 """Sizes are not negative: s - 50 may be."""
 MOST = 64
-DRAWS, ENOUGH = 3, 128
+DRAWS, ENOUGH = 3, 32
 """How often a case is drawn: until so many elements of it were compared, at most so often."""
 CARRIED = (
     "add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max", "equal", "not_equal", "less",
@@ -33,8 +34,12 @@ CARRIED = (
 """What exporters write between a shape and where it is used, and more."""
 
 
+every_row = cache(rows)
+
+
 def rule_of(name: str) -> list[Row]:
-    return [r for r in rows() if r.op.name == name and all(t is None or not t.dtype.coded for t in r.types)]
+    named = [r for r in every_row() if r.op.name == name]
+    return [r for r in named if all(t is None or not t.dtype.coded for t in r.types)]
 
 
 def whole(a: Any) -> Any:
