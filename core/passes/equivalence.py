@@ -37,7 +37,7 @@ from smelt.core.passes.numerics import EXACT, FAST, INTEGERS, SUMS, TRANSFORMS, 
 from smelt.core.passes.whole_graph.expand import expand
 
 NAIVE = Context(Machine("naive", 0, 16), Options(level=0))
-JITTERS = (4, 24)
+JITTERS = (1, 4, 24)
 """How often the first module runs on numbers that are a little off. Where few do not explain a difference,
 more may: a result in the middle of two steps goes either way by chance."""
 LIMITS = RunLimits(rounds=10_000, elements=1 << 22)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -59,6 +59,12 @@ def _spread(cases: Iterable[T]) -> list[T]:
     return [c for r in rounds for c in r]
 
 
+@cache
+def _classes(held: Callable[[], Iterable[FieldCase | OpCase]]) -> int:
+    """How many classes there are: cases of a hundred thousand, which is not to be counted for each seed."""
+    return len({c.klass for c in held()})
+
+
 def _step(n: int) -> int:
     """SPREAD, or 1 where that would meet the same ones again."""
     return SPREAD if n % SPREAD else 1
@@ -69,11 +75,11 @@ def case(seed: int) -> AnyCase:
     if seed < len(placed()):
         return placed()[seed]
     seed -= len(placed())
-    classes = len({c.klass for c in fields()})
+    classes = _classes(fields)
     if seed < classes:
         return fields()[seed]
     seed -= classes
-    first = len({c.klass for c in ops()})
+    first = _classes(ops)
     if seed < first:
         return ops()[seed]
     seed -= first

@@ -36,6 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(attacks.bundles()[0], tmp_path / "bundle"))
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("seed", range(64))
 def test_seeds(seed: int) -> None:
     outcome = attacks.attack(seed)

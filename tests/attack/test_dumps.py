@@ -17,6 +17,7 @@ def outcomes(part: int) -> tuple[Outcome, ...]:
     return tuple(map(attack, range(part * 80, part * 80 + 2 * PART, 2)))
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("part", range(8))
 def test_mutants_of_dumps(part: int) -> None:
     bad = [o.detail for o in outcomes(part) if o.failed]

@@ -21,7 +21,7 @@ X, K = np.ones((2, 3), np.float32), np.arange(4)
 
 
 def test_fixed_seeds() -> None:
-    tally = apart("attack_feeds", 300)
+    tally = apart("attack_feeds", 170)
     assert not tally.failures, tally.report()
     assert min(tally.counts["answered"], tally.counts["refused: shape"]) > 50  # both ways are gone
 

@@ -29,7 +29,7 @@ ONNX's shipped cases take as long to load."""
 
 @pytest.mark.parametrize("name", [n for n in SOURCES if n not in (*WRITTEN, "rule_forms", "op_shipped")])
 def test_small_models(name: str) -> None:
-    for seed in (0, 1):
+    for seed in range(1 + (name != "decoder_models")):  # a decoder takes as long as all others
         outcome = attack_source(name, seed)
         assert not outcome.failed, outcome.detail
 
@@ -61,7 +61,7 @@ def test_golden_files(path: Path) -> None:
     assert not (found := validated(module, 1)), found
 
 
-@pytest.mark.parametrize("seed", range(0, 40, 4))
+@pytest.mark.parametrize("seed", range(0, 40, 8))
 def test_random_graphs(seed: int) -> None:
     assert not (found := validated(Random(seed).module(), seed)), found
 

@@ -47,10 +47,10 @@ def test_the_book_has_every_rule() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rule_is_right_or_refuses(name: str) -> None:
-    """Eight mutants at least, and more until the rule fired and refused."""
+    """Eight mutants at least, and more until the rule fired and refused; of those it need only refuse one."""
     seen: collections.Counter[str] = collections.Counter()
     for seed in range(300):
-        outcome = attack_rule(name, seed)
+        outcome = attack_rule(name, seed, compared=seen["fired"] < 8)
         assert not outcome.failed, outcome.detail
         seen[outcome.what] += 1
         done = seen["fired"] and (seen["refused"] or name in TAKES_ALL)

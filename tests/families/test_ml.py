@@ -56,6 +56,7 @@ def native(model: onnx.ModelProto, batches: list[Array], folder: Path) -> None:
 # ---------------------------------------------------------------- forests
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("after", TRANSFORMS)
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 def test_tree_regressors(after: str, aggregate: str) -> None:
@@ -87,6 +88,7 @@ CLASSES = (
 )
 
 
+@pytest.mark.table(3)
 @pytest.mark.parametrize("after", TRANSFORMS[:-1])
 @pytest.mark.parametrize(("classes", "form"), CLASSES)
 def test_tree_classifiers(after: str, classes: int, form: str) -> None:

@@ -82,6 +82,7 @@ def test_scores_that_are_no_numbers_suppress_nothing(tmp_path: Path) -> None:
     np.testing.assert_array_equal(y, [[0, 0, 2]])
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("largest", [0, 1])
 def test_first_of_an_axis(axis: int, largest: int, tmp_path: Path) -> None:

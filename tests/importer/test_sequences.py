@@ -117,6 +117,7 @@ def test_ranks_that_differ() -> None:
 # ---------------------------------------------------------------- split and concat
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("keep", [0, 1])
 def test_split_into_ones(axis: int, keep: int) -> None:
@@ -132,6 +133,7 @@ def test_split_into_ones(axis: int, keep: int) -> None:
     agree(m, {"x": f32(2, 4, 3), "k": i64(-1)}, {"x": f32(1, 5, 3), "k": i64(0)})
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("given", ["constant", "run time"])
 def test_split_into_chunks(axis: int, given: str) -> None:
@@ -149,6 +151,7 @@ def test_split_into_chunks(axis: int, given: str) -> None:
     agree(m, *({"x": f32(*s), **({"split": i64(k)} if run else {})} for s in shapes for k in splits))
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("length", [3, "parts"])
 def test_split_into_parts_of_run_time_sizes(axis: int, length: Any) -> None:
@@ -167,6 +170,7 @@ def test_split_into_parts_of_run_time_sizes(axis: int, length: Any) -> None:
     agree(m, *({"x": f32(*shape), "split": i64(*s)} for s in splits))
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("new", [0, 1])
 def test_concat_of_an_input(axis: int, new: int) -> None:

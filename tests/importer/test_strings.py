@@ -157,7 +157,7 @@ def test_filled_up_with_empty_strings(tmp_path: Path) -> None:
     assert d.tolist() == [[""], ["longer one"], [""]]
 
 
-@pytest.mark.parametrize("attributes", [{}, {"sorted": 0}, {"axis": 0}, {"axis": -1, "sorted": 0}])
+@pytest.mark.parametrize("attributes", [{"sorted": 0}, {"axis": 0}, {"axis": -1, "sorted": 0}])
 def test_each_of_them_once(attributes: dict[str, Any], tmp_path: Path) -> None:
     x = text(["b", "ab", "b"], ["a", "", "\u00e9"], ["b", "ab", "b"])
     n = node("Unique", ["x"], ["z", "first", "inverse", "counts"], **attributes)
@@ -261,7 +261,7 @@ def test_normalised(tmp_path: Path) -> None:
         ({"case_change_action": "UPPER"}, ["MONDAY", "ÉCOLE", "TUESDAY", "ПРИВЕТ", "ΑΣΩ", "ß", "中"]),
         ({"stopwords": ["monday", "école", "привет", "中"]}, ["tuesday", "ΑΣΩ", "ß"]),
         ({"stopwords": ["monday", "tuesday"], "is_case_sensitive": 1}, [s for s in lines if s[0] != "t"]),
-        ({"stopwords": lines.tolist()}, [""]),
+        ({"stopwords": lines.tolist(), "is_case_sensitive": 1}, [""]),
     ]
     for n, (attributes, wanted) in enumerate(cases):
         folder = tmp_path / str(n)
@@ -343,15 +343,15 @@ PRINTED: list[Array] = [
     np.array([-128, 5, 127], np.int8),
     np.array([2**64 - 1, 0], np.uint64),
     np.array([True, False]),
-    np.array(
-        [0, 1, -1.5, 0.1, 1e10, 1.234567e-5, 1e8, 99999999, 0.0001, np.nan, np.inf, -np.inf, -0.0, 1e-40],
-        np.float32,
-    ),
+    np.concatenate([
+        np.float32([0, 1, -1.5, 0.1, 1e10, 1.234567e-5, 1e8, 99999999, 0.0001]),
+        np.float32([np.nan, np.inf, -np.inf, -0.0, 1e-40]),
+        np.random.default_rng(0).integers(0, 2**32, 5000, dtype=np.uint32).view(np.float32),
+        np.random.default_rng(1).normal(size=5000).astype(np.float32),
+    ]),
     np.array([0.1, 1e22, 1 / 3, 1e300, 1e-300, 5e-324, 1.7976931348623157e308, -2.5e-101]),
     np.array([0.1, 65504, 0.333], np.float16),
-    np.random.default_rng(0).integers(0, 2**32, 5000, dtype=np.uint32).view(np.float32),
-    np.random.default_rng(1).normal(size=5000).astype(np.float32),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("x", PRINTED, ids=[f"{n}-{x.dtype}" for n, x in enumerate(PRINTED)])
@@ -518,7 +518,7 @@ def test_patterns_agree_with_python(pattern: str) -> None:
         r"\y",
         "[z-a]",
         "\\",
-        "(?:a?){999}a{999}.{999}",
+        "(?:a?){300}a{300}.{300}",
     ],
 )
 def test_patterns_that_are_refused(pattern: str) -> None:

@@ -233,7 +233,7 @@ def form_tests(
     forms: Mapping[str, Form], fresh: int = 2, native: int = 12
 ) -> tuple[Callable[..., None], ...]:
     """Tests of every form by the interpreter, with sizes as symbols and as numbers, and of fixed samples: one
-    in `fresh` where each size has a name of its own, one in `native` compiled."""
+    in `fresh` where each size has a name of its own, one in `native` compiled, half of which make a table."""
 
     def test_form(name: str) -> None:
         check(forms[name], name)
@@ -242,6 +242,7 @@ def form_tests(
     def test_form_of_unrelated_sizes(name: str) -> None:
         check(forms[name], name, fresh=True)
 
+    @pytest.mark.table(2)
     def test_compiled_form(name: str) -> None:
         check(forms[name], name, native=True)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import collections
 import importlib
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -18,11 +17,11 @@ from onnx import helper
 from op_forms import Form, feeds, onnx_model
 from record_models import recorded
 
-from smelt.compiler import compile_here
 from smelt.conformance.cases import FormCase
 from smelt.core.diag import SmeltError
-from smelt.driver import Request
-from smelt.session import load
+from smelt.core.ir.interp_graph import run_module
+from smelt.core.ops import OPS
+from smelt.importer import import_model
 
 TESTS = Path(__file__).parents[1]
 FORMS = (
@@ -87,12 +86,9 @@ def _feed(model: onnx.ModelProto, size: int) -> Mapping[str, Any]:
 
 
 def _runs(model: onnx.ModelProto, feed: Mapping[str, Any]) -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        source, out = Path(folder) / "m.onnx", Path(folder) / "out"
-        onnx.save(model, source)
-        try:
-            bundle = compile_here(Request(str(source), output=str(out), runner=False))
-            load(bundle, threads=1).run(None, dict(feed))
-        except SmeltError:
-            return False
+    """Whether its sizes fit: by the ops' references, as compiling them all takes seconds."""
+    try:
+        run_module(import_model(model), feed, OPS)
+    except (SmeltError, ValueError):  # NumPy's word for shapes that do not fit
+        return False
     return True
