@@ -76,7 +76,7 @@ def built(runtime: Path) -> Path:
     """The same of other sources; once in a process."""
     folder = Path(tempfile.mkdtemp(prefix="attack-runner-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    flags = ["gcc", "-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+    flags = ["gcc", "-std=c11", "-g", "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
              "-Wno-builtin-declaration-mismatch", f"-I{runtime}"]  # fmt: skip
     sources = map(str, sorted(runtime.glob("runner*.c")))
     rig.run([*flags, *sources, "-o", str(folder / "smelt_run")])
