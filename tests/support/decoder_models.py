@@ -26,7 +26,8 @@ F, I64, I32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
 
 
 class _Net:
-    def __init__(self) -> None:
+    def __init__(self, products: int) -> None:
+        self.products = products
         self.nodes: list[onnx.NodeProto] = []
         self.weights: dict[str, Array] = {}
         self.rng = np.random.default_rng(5)
@@ -55,6 +56,12 @@ class _Net:
         return self("Mul", self("Div", x, root), name)
 
     def gated(self, x: str, n: int) -> str:
+        """x after layer n's gated product, where that has one."""
+        if n >= self.products:
+            return x
+        return self("Add", x, self._gated(self.norm(x, f"after{n}"), n))
+
+    def _gated(self, x: str, n: int) -> str:
         up = self("MatMul", x, self.weight(f"up{n}", HIDDEN, WIDE))
         gate = self("MatMul", x, self.weight(f"gate{n}", HIDDEN, WIDE))
         gate = self("Mul", gate, self("Sigmoid", gate))
@@ -83,7 +90,7 @@ def _grouped(net: _Net, layers: int) -> list[onnx.ValueInfoProto]:
             domain="com.microsoft", num_heads=HEADS, kv_num_heads=GROUPS, do_rotary=1,
         )  # fmt: skip
         x = net("Add", x, net("MatMul", a, net.weight(f"wo{n}", HIDDEN, HIDDEN)))
-        x = net("Add", x, net.gated(net.norm(x, f"after{n}"), n))
+        x = net.gated(x, n)
     net("MatMul", net.norm(x, "last"), net("Transpose", "embed", perm=[1, 0]), out="logits")
     return [helper.make_tensor_value_info("attention_mask", I64, ["batch", "total"])]
 
@@ -134,7 +141,7 @@ def _parts(net: _Net, layers: int) -> list[onnx.ValueInfoProto]:
         flat = net("Concat", batch, seq, net.integers(HIDDEN), axis=0)
         a = net("Reshape", net("Transpose", found, perm=[0, 2, 1, 3]), flat)
         x = net("Add", x, net("MatMul", a, net.weight(f"wo{n}", HIDDEN, HIDDEN)))
-        x = net("Add", x, net.gated(net.norm(x, f"after{n}"), n))
+        x = net.gated(x, n)
     net("MatMul", net.norm(x, "last"), net("Transpose", "embed", perm=[1, 0]), out="logits")
     return [
         helper.make_tensor_value_info("attention_mask", I64, ["batch", "past + seq"]),
@@ -154,9 +161,9 @@ def _repeated(net: _Net, x: str, batch: str) -> str:
 FORMS = {"grouped": _grouped, "parts": _parts}
 
 
-def decoder(form: str, layers: int) -> onnx.ModelProto:
-    """A decoder in one of FORMS."""
-    net = _Net()
+def decoder(form: str, layers: int, products: int | None = None) -> onnx.ModelProto:
+    """A decoder in one of FORMS. products: how many layers have a gated product after the attention."""
+    net = _Net(layers if products is None else products)
     more = FORMS[form](net, layers)
     cache = ["batch", GROUPS, "past", SIZE]
     names = [f"{kind}.{n}" for n in range(layers) for kind in ("key", "value")]

@@ -59,22 +59,31 @@ def build(board: Board, kernels: list[Kernel], folder: Path) -> Path:
     return folder / "program"
 
 
-def run(
-    board: Board, program: Path, number: int, kernel: Kernel, env: dict[str, int], arrays: list[Any]
-) -> list[Any]:
-    """Outputs of one kernel on the emulated processor."""
-    made = [np.zeros([d.evaluate(env) for d in b.shape], b.dtype.numpy)
-            for b in (*kernel.outputs, *workspace(kernel))]  # fmt: skip
-    buffers = [*arrays, *made]
-    groups = [group_count(s).evaluate(env) for s in kernel.body]
-    words = [number, len(buffers), len(kernel.dims), len(groups), *(b.nbytes for b in buffers)]
-    words += [*(env[d.name] for d in kernel.dims), *groups]
-    data = np.array(words, np.int64).tobytes()
-    data += b"".join(b.tobytes().ljust(-(-b.nbytes // 64) * 64, b"\0") for b in buffers)
-    done = subprocess.run([*board.qemu, str(program)], input=data, capture_output=True, timeout=60)
-    assert done.returncode == 0, (kernel.name, env, done.returncode, done.stderr[-500:])
-    out, at = [], 0
-    for b in buffers:
-        out.append(np.frombuffer(done.stdout[at : at + b.nbytes], b.dtype).reshape(b.shape))
-        at += -(-b.nbytes // 64) * 64
-    return out[len(arrays) : len(arrays) + len(kernel.outputs)]
+Work = tuple[int, Kernel, dict[str, int], list[Any]]
+"""A kernel's number in the program's table, the kernel, sizes, and inputs."""
+
+
+def run(board: Board, program: Path, work: list[Work]) -> list[list[Any]]:
+    """Outputs of each run, one after the other in one start of the emulator."""
+    placed, data = [], b""
+    for number, kernel, env, arrays in work:
+        made = [np.zeros([d.evaluate(env) for d in b.shape], b.dtype.numpy)
+                for b in (*kernel.outputs, *workspace(kernel))]  # fmt: skip
+        placed.append(buffers := [*arrays, *made])
+        groups = [group_count(s).evaluate(env) for s in kernel.body]
+        words = [number, len(buffers), len(kernel.dims), len(groups), *(b.nbytes for b in buffers)]
+        words += [*(env[d.name] for d in kernel.dims), *groups]
+        data += np.array(words, np.int64).tobytes()
+        data += b"".join(b.tobytes().ljust(-(-b.nbytes // 64) * 64, b"\0") for b in buffers)
+    done = subprocess.run([*board.qemu, str(program)], input=data, capture_output=True, timeout=120)
+    found, at = [], 0
+    for (_, kernel, env, arrays), buffers in zip(work, placed, strict=True):
+        out = []
+        for b in buffers:
+            room = -(-b.nbytes // 64) * 64
+            assert at + room <= len(done.stdout), (kernel.name, env, done.returncode, done.stderr[-500:])
+            out.append(np.frombuffer(done.stdout[at : at + b.nbytes], b.dtype).reshape(b.shape))
+            at += room
+        found.append(out[len(arrays) : len(arrays) + len(kernel.outputs)])
+    assert done.returncode == 0, (done.returncode, done.stderr[-500:])
+    return found

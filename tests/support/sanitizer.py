@@ -102,8 +102,8 @@ class Workshop:
     def __post_init__(self) -> None:
         source = self.folder / "allocator.c"
         source.write_text(ALLOCATOR % self.short)
-        files = [p for p in sorted(runtime_dir().glob("*.c")) if p.stem not in ("crt", "runner")]
-        flags = ["-std=gnu11", "-g", "-O0", "-fPIC", "-DSMELT_TEST_ALLOC", f"-DSMELT_MAX_ROUNDS={ROUNDS}"]
+        files = [p for p in sorted(runtime_dir().glob("*.c")) if p.stem != "crt" and "runner" not in p.stem]
+        flags = ["-std=gnu11", "-g1", "-O0", "-fPIC", "-DSMELT_TEST_ALLOC", f"-DSMELT_MAX_ROUNDS={ROUNDS}"]
         flags.append("-DSMELT_PREFIX=model")
         command = [str(GCC), *flags, f"-I{runtime_dir()}", *CHECKED, "-c", *map(str, files)]
         made = made_once(

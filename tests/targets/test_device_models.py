@@ -22,10 +22,11 @@ from boards import needs_cuda, needs_opencl, needs_vulkan
 from installed import system_folder
 from oracle import runtime_session
 from rounding import ROUNDED, compiled, differs_by_rounding_alone, other_answers
-from sample_models import MODELS, check_close, model_named, reference
+from sample_models import MODELS, Model, check_close, model_named, reference
 
 import smelt
 from smelt.compiler import compile_here
+from smelt.core.bundle import Bundle, read_bundle
 from smelt.driver import Request
 
 Sizes = Sequence[Mapping[str, int]]
@@ -51,10 +52,16 @@ LARGE: Mapping[str, Sequence[int]] = {
 CACHE_LAYERS = 65
 
 
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a model's bundle for a device lies once it was made."""
+    return tmp_path_factory.mktemp("bundles")
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", SMALL)
-def test_small_models(name: str, target: str, tmp_path: Path) -> None:
-    agrees(name, target, tmp_path, model_named(name).sizes[:2])
+def test_small_models(name: str, target: str, bundles: Path) -> None:
+    agrees(name, target, bundles / target, model_named(name).sizes[:2])
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -70,7 +77,7 @@ def agrees(name: str, target: str, folder: Path, sizes: Sizes) -> None:
     model = model_named(name)
     path = model.path()
     ort = reference(path)
-    session = smelt.load(compiled(model, folder, target), threads=2)
+    session = smelt.load(made(model, folder, target), threads=2)
     if name in ROUNDED:
         differs_by_rounding_alone(
             model, session, ort, reference(other_answers(model, folder), plain=True), sizes
@@ -82,6 +89,12 @@ def agrees(name: str, target: str, folder: Path, sizes: Sizes) -> None:
             check_close(session.run(None, feeds), ort.run(None, feeds), f"{name} at {dict(size)}", least)
     assert session.memory().launches and session.fallback is None
     session.close()
+
+
+def made(model: Model, folder: Path, target: str) -> Bundle:
+    """The model's bundle in a folder, compiled by the first test that wants it."""
+    there = folder / model.name
+    return read_bundle(there) if there.exists() else compiled(model, folder, target)
 
 
 def cached_steps(layers: int) -> list[dict[str, Any]]:
@@ -97,8 +110,9 @@ def cached_steps(layers: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_cache_of_65_layers(target: str, tmp_path: Path) -> None:
-    """130 inputs and as many outputs, beside those of the model; each kernel is there once."""
-    proto = decoders.decoder("grouped", CACHE_LAYERS)
+    """130 inputs and as many outputs, beside those of the model; each kernel is there once. One layer has
+    more than its attention: what grows by layers is the cache."""
+    proto = decoders.decoder("grouped", CACHE_LAYERS, products=1)
     onnx.save(proto, tmp_path / "m.onnx")
     request = Request(source=str(tmp_path / "m.onnx"), target=target, output=str(tmp_path / "out"))
     session = smelt.load(compile_here(request))
@@ -124,20 +138,23 @@ print("end")
 @needs_vulkan
 @pytest.mark.parametrize("weak", ["", "visible=0,bindings=4,groups=100"])
 @pytest.mark.parametrize("name", ["silero_vad_v6.2.3", "decoder"])
-def test_validation_layers_find_nothing_over_a_model(name: str, weak: str, tmp_path: Path) -> None:
+def test_validation_layers_find_nothing_over_a_model(
+    name: str, weak: str, bundles: Path, tmp_path: Path
+) -> None:
     if not list(system_folder("/usr/share/vulkan/explicit_layer.d").glob("*validation*.json")):
         pytest.skip("no validation layers: apt install vulkan-validationlayers")
     if name == "decoder":
-        path = tmp_path / "m.onnx"
-        onnx.save(decoders.decoder("grouped", 2), path)
-        feeds = cached_steps(2)
+        out, feeds = bundles / "decoder", cached_steps(2)
+        if not out.exists():
+            onnx.save(decoders.decoder("grouped", 2), tmp_path / "m.onnx")
+            compile_here(Request(source=str(tmp_path / "m.onnx"), target="x86+vulkan", output=str(out)))
     else:
-        path, model = model_named(name).path(), model_named(name)
+        model = model_named(name)
+        out = made(model, bundles / "x86+vulkan", "x86+vulkan").path
         feeds = [model.feeds(size) for size in model.sizes[:2]]
-    compile_here(Request(source=str(path), target="x86+vulkan", output=str(tmp_path / "out")))
     (tmp_path / "feeds").write_bytes(pickle.dumps(feeds))
     env = {"VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation", "SMELT_VULKAN_WEAK": weak}
-    words = [sys.executable, "-c", LAYERED, str(tmp_path / "out"), str(tmp_path / "feeds")]
+    words = [sys.executable, "-c", LAYERED, str(out), str(tmp_path / "feeds")]
     done = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True)
     assert done.stdout.strip() == "end", done.stdout[:3000] + done.stderr[-2000:]
     assert "VUID" not in done.stderr, done.stderr[:3000]

@@ -96,24 +96,25 @@ class Walk:
 
     module: Module
     after: Module
-    guard: Guard
 
     @staticmethod
     def of(op: Op, case: Case, cpu: Cpu) -> Walk:
         module = case_module(op.name, case)
-        return Walk(module, scheduled(module, cpu), Guard(cpu))
+        return Walk(module, scheduled(module, cpu))
 
     def inputs(self, size: int, n: int, case: Case) -> dict[str, np.ndarray]:
         return feeds(self.module, {s.name: size for s in self.module.symbols}, n, case.low, case.high)
 
 
 def walk_op(op: Op, cpu: Cpu) -> None:
-    """All cases of an op at a few sizes; where numbers may lead outside, with operands that are all fed."""
+    """All cases of an op at a few sizes; where numbers may lead outside, with operands that are all fed.
+    Random graphs run optimised; here each access that a kernel writes down is made."""
+    guard = Guard(cpu, opt=0)
     for n, case in enumerate(op.cases):
         own = Walk.of(op, case, cpu)
         for size in (1, 7, 17, *((0,) if case.zero else ())):
             print(op.name, n, size, flush=True)  # what was running when a signal came
-            guarded(own.after, own.inputs(size, n, case), own.guard)
+            guarded(own.after, own.inputs(size, n, case), guard)
         if op.name not in EXTREME:
             continue
         fed = replace(case, inputs=tuple(map(as_type, case.inputs)))
@@ -122,7 +123,7 @@ def walk_op(op: Op, cpu: Cpu) -> None:
         inputs = far.inputs(7, n, case)
         for k in range(len(EXTREMES) + 3):
             print(op.name, n, "extreme", k, flush=True)
-            guarded(far.after, extreme(far.module, inputs, k), far.guard)
+            guarded(far.after, extreme(far.module, inputs, k), guard)
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
@@ -139,7 +140,7 @@ def walk_graph(seed: int, cpu: Cpu) -> None:
         guarded(after, feeds(module, {s: n for s, n in env.items() if s in known}, seed), guard)
 
 
-@pytest.mark.parametrize("seed", range(0, 64, 4))
+@pytest.mark.parametrize("seed", range(0, 64, 7))
 def test_random_graph(seed: int) -> None:
     survives(lambda: walk_graph(seed, PROCESSORS[seed % len(PROCESSORS)]))
 

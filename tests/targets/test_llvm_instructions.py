@@ -102,6 +102,7 @@ def native() -> list[Cpu]:
     return [*CPUS, *(cpu_for("x86_64-unknown-linux-gnu", "x86-64-v3", f) for f in more)]
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
 @pytest.mark.parametrize("name", KERNELS)
 def test_products_of_bytes_on_each_level(name: str, cpu: Cpu) -> None:
@@ -118,6 +119,7 @@ def test_products_of_bytes_on_each_level(name: str, cpu: Cpu) -> None:
             np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{env}")
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
 @pytest.mark.parametrize(("k", "n"), [(3, 5), (8, 16), (33, 100), (64, 65)])
 def test_products_of_words_on_each_level(k: int, n: int, cpu: Cpu) -> None:
@@ -144,6 +146,7 @@ kernel @t(m: dim in 0..*, a: u8[2, {rows}, {k}], b: i8[2, {b}]) -> (y: i32[2, {r
 }}"""
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
 @pytest.mark.parametrize("along", ["rows", "columns"])
 @pytest.mark.parametrize(("rows", "few"), [("m", False), ("40", False), ("9", True)])
@@ -178,24 +181,29 @@ ARM = {
 }
 
 
+@pytest.mark.table(2)
+@pytest.mark.parametrize(("first", "deep"), [(0, "product-64x65"), (1, "product-129x33")])
 @pytest.mark.parametrize("level", ARM)
-def test_products_of_bytes_on_arm(level: str, tmp_path: Path) -> None:
+def test_products_of_bytes_on_arm(level: str, first: int, deep: str, tmp_path: Path) -> None:
+    """Every second kernel, in one program."""
     triple, features, left, row = ARM[level]
     cpu = cpu_for(triple, "generic" if triple == ARM64 else "cortex-a7", features)
     board = Board(cpu, *BOARDS[triple])
-    naive = [case(name, left) for name in KERNELS]
+    names = list(KERNELS)[first::2]
+    naive = [case(name, left) for name in names]
     kernels = [scheduled(k, cpu.machine).with_(name=f"t{i}") for i, (k, _) in enumerate(naive)]
     assert all("replace" in k.schedule for k in kernels)
-    assert f" {row}" in kernels[list(KERNELS).index("product-64x65")].schedule
+    assert f" {row}" in kernels[names.index(deep)].schedule
     need_qemu(board.qemu[0])
-    program = build(board, kernels, tmp_path)
+    work, wanted = [], []
     for i, ((plain, envs), kernel) in enumerate(zip(naive, kernels, strict=True)):
         for seed, env in enumerate(envs):
             given = arrays(plain, env, seed)
-            (want,) = run_kernel(plain, env, given)
-            feeds = operands(kernel, given, env)
-            (got,) = run(board, program, i, kernel, env, feeds)
-            np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{list(KERNELS)[i]} {env}")
+            work.append((i, kernel, env, operands(kernel, given, env)))
+            wanted += run_kernel(plain, env, given)
+    found = run(board, build(board, kernels, tmp_path), work)
+    for (i, _, env, _), (got,), want in zip(work, found, wanted, strict=True):
+        np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{names[i]} {env}")
 
 
 def packed(bits: int, block: int, blocks: int, n: int, zeros: bool, word: int = 4) -> Kernel:
@@ -217,6 +225,7 @@ PACKED = {
 }  # fmt: skip
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
 @pytest.mark.parametrize("name", PACKED)
 def test_products_of_packed_weights_on_each_level(name: str, cpu: Cpu) -> None:
@@ -245,13 +254,15 @@ def test_products_of_packed_weights_on_arm(row: str, features: str, word: int, t
     assert [f" {row}" in k.schedule for k in drafts] == taken
     need_qemu(board.qemu[0])
     kernels = [k.with_(name=f"t{i}") for i, k in enumerate(drafts)]
-    program = build(board, kernels, tmp_path)
+    work, wanted = [], []
     for i, (plain, kernel) in enumerate(zip(naive.values(), kernels, strict=True)):
         for seed, env in enumerate(ENVS):
             given = arrays(plain, env, seed)
-            (want,) = run_kernel(plain, env, given)
-            (got,) = run(board, program, i, kernel, env, operands(kernel, given, env))
-            np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{list(PACKED)[i]} {env}")
+            work.append((i, kernel, env, operands(kernel, given, env)))
+            wanted += run_kernel(plain, env, given)
+    found = run(board, build(board, kernels, tmp_path), work)
+    for (i, _, env, _), (got,), want in zip(work, found, wanted, strict=True):
+        np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{list(PACKED)[i]} {env}")
 
 
 @pytest.mark.parametrize("cpu", [c for c in CPUS if any(r.name[:3] == "vfm" for r in c.machine.instructions)])

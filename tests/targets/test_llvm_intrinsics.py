@@ -50,6 +50,7 @@ def test_intrinsic(fn: str, dtype: DType) -> None:
     same(got, want, 0 if fn in EXACT else RTOL.get(dtype, 0), result)
 
 
+@pytest.mark.table(3)  # test_llvm_cross has all pairs, on three processors
 @pytest.mark.parametrize("source", ANY, ids=str)
 @pytest.mark.parametrize("target", ANY, ids=str)
 def test_cast(source: DType, target: DType) -> None:
@@ -176,6 +177,7 @@ def test_powers_on_each_level(cpu: Cpu) -> None:
     np.testing.assert_array_equal(np.signbit(got[~np.isnan(want)]), np.signbit(want[~np.isnan(want)]))
 
 
+@pytest.mark.table(2)
 @pytest.mark.parametrize("cpu", CPUS, ids=[c.cpu for c in CPUS])
 @pytest.mark.parametrize("fn", VECTOR_FNS)
 def test_vectors_on_each_level(fn: str, cpu: Cpu) -> None:

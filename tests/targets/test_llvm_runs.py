@@ -83,14 +83,15 @@ def test_products_in_runs_under_emulation(tmp_path: Path) -> None:
     runs = [bool(re.search(r"split (\S+) 4 \1\.n", k.schedule)) for k in kernels]
     alone = {n for n, found in zip(KERNELS, runs, strict=True) if not found}
     assert alone == {"product-7x20", "product-8x1"}
-    program = build(board, kernels, tmp_path)
-    for i, ((name, (plain, envs)), kernel) in enumerate(zip(KERNELS.items(), kernels, strict=True)):
+    work, wanted = [], []
+    for i, ((plain, envs), kernel) in enumerate(zip(KERNELS.values(), kernels, strict=True)):
         for seed, env in enumerate(envs):
             given = arrays(plain, env, seed)
-            feeds = operands(kernel, given, env)
-            (want,) = run_kernel(plain, env, given)
-            (got,) = run(board, program, i, kernel, env, feeds)
-            np.testing.assert_array_equal(got, want.reshape(got.shape), err_msg=f"{name} {env}")
+            work.append((i, kernel, env, operands(kernel, given, env)))
+            wanted += run_kernel(plain, env, given)
+    found = run(board, build(board, kernels, tmp_path), work)
+    for (i, _, env, _), (got,), want in zip(work, found, wanted, strict=True):
+        np.testing.assert_array_equal(got, want.reshape(got.shape), err_msg=f"{list(KERNELS)[i]} {env}")
 
 
 def busiest(text: str, word: str) -> str:
