@@ -3,11 +3,9 @@ cases of large tables of tests are run."""
 
 from __future__ import annotations
 
-import collections
 import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import hypothesis
 import numpy as np
@@ -28,8 +26,6 @@ for profile, fixed in (("searching", False), ("fixed", True)):
 hypothesis.settings.load_profile("fixed")
 
 GOLDEN = Path(__file__).parent / "golden"
-Places: TypeAlias = "dict[tuple[str, tuple[str, ...]], dict[tuple[int, ...], int]]"
-"""Test and names of parameters -> values, by identity -> their number."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,10 +75,6 @@ def is_run(item: pytest.Item, at: Sequence[int]) -> bool:
     mark = item.get_closest_marker("table")
     if mark is None or not at:
         return True
-    total = 0
-    for names in _together(item, call.params):
-        known = places[item.nodeid.partition("[")[0], names]
-        total += known.setdefault(tuple(id(call.params[n]) for n in names), len(known))
     one_in, *shift = mark.args
     return (sum(at) + sum(shift)) % one_in == 0
 
