@@ -41,6 +41,7 @@ from smelt.core.ir.rewrite import (
 from smelt.core.schedule.tree import (
     ScheduleError,
     chain,
+    closed,
     declare,
     edit,
     find,
@@ -189,6 +190,7 @@ def stage_factor(kernel: Kernel, var: str, axis: str, name: str, own: bool) -> K
 
         rest = rebuild(nodes[1:], tuple(map_stmt_exprs(s, read) for s in leaf))
         done = replace(node, body=(rename_vars(fill, renaming), *rest))
+        closed(done, free_symbols(node) | {g.var for g in groups}, what)
         return declare(done, tuple(made)) if own else done
 
     done = edit(kernel, var, rewrite, what)
@@ -228,6 +230,7 @@ def stage_right(kernel: Kernel, var: str, row: str, name: str) -> Kernel:
         ))
         shape = tuple(_most(n.extent, enter(facts, node), kernel, what) for n in loops)
         done = replace(node, body=(rename_vars(fill, renaming), *rest))
+        closed(done, free_symbols(node), what)
         return declare(done, (Buffer(name, w.dtype, shape, "scratch"),))
 
     return edit(kernel, var, rewrite, what)
@@ -274,6 +277,7 @@ def stage_operand(kernel: Kernel, var: str, row: str, name: str, own: bool) -> K
         value = with_row_operand(store.value, axis, x, Load(name, index, x.dtype))
         (using,) = rebuild(nodes, (replace(store, value=value),))
         done = replace(node, body=(rename_vars(fill, renaming), using, *rest))
+        closed(done, free_symbols(node) | {g.var for g in groups}, what)
         return declare(done, tuple(made)) if own else done
 
     done = edit(kernel, var, rewrite, what)

@@ -34,7 +34,7 @@ from smelt.core.ir.rewrite import (
 )
 from smelt.core.schedule.loops import new_names
 from smelt.core.schedule.reductions import UPDATE
-from smelt.core.schedule.tree import ScheduleError, chain, names_of, rebuild, tidy, var_of
+from smelt.core.schedule.tree import ScheduleError, chain, closed, names_of, rebuild, tidy, var_of
 
 
 def lift(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
@@ -55,7 +55,7 @@ def lift(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
     first = rename_vars(fill, {x.var: fresh_name(f"{x.var}.part", taken) for x in loops})
     rest = _with(nodes, leaf, whole, Load(name, index, whole.dtype))
     scratch = Buffer(name, whole.dtype, tuple(x.extent for x in loops), "scratch")
-    return _replaced(kernel, number, (first, *rest), scratch)
+    return _replaced(kernel, number, (first, *rest), scratch, what)
 
 
 def split_reduce(kernel: Kernel, var: str, axis: str, size: int, name: str) -> Kernel:
@@ -89,7 +89,7 @@ def split_reduce(kernel: Kernel, var: str, axis: str, size: int, name: str) -> K
     load = Load(name, (sym(again), *index), whole.dtype)
     total = Reduce(whole.kind, (Axis(again, parts),), load, whole.dtype)
     scratch = Buffer(name, whole.dtype, (parts, *(x.extent for x in loops)), "scratch")
-    return _replaced(kernel, number, (first, *_with(nodes, leaf, whole, total)), scratch)
+    return _replaced(kernel, number, (first, *_with(nodes, leaf, whole, total)), scratch, what)
 
 
 def lift_factor(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
@@ -111,7 +111,7 @@ def lift_factor(kernel: Kernel, var: str, axis: str, name: str) -> Kernel:
     if axis not in free_symbols(e) or last.extent.symbols & {x.var for x in loops}:
         raise ScheduleError(what, "the factor is no row, or one whose length follows a loop")
     rows = [*loops, Loop("serial", last.var, last.extent, ())]
-    return _stored_first(kernel, number, rows, e, name, _with(nodes, leaf, e, _at(name, rows, e)))
+    return _stored_first(kernel, number, rows, e, name, _with(nodes, leaf, e, _at(name, rows, e)), what)
 
 
 def lift_operand(kernel: Kernel, var: str, row: str, name: str) -> Kernel:
@@ -134,7 +134,7 @@ def lift_operand(kernel: Kernel, var: str, row: str, name: str) -> Kernel:
         raise ScheduleError(what, "no product that the row is made of")
     rows = _followed(nodes, x, what)
     value = with_row_operand(store.value, axis, x, _at(name, rows, x))
-    return _stored_first(kernel, number, rows, x, name, rebuild(nodes, (replace(store, value=value),)))
+    return _stored_first(kernel, number, rows, x, name, rebuild(nodes, (replace(store, value=value),)), what)
 
 
 def _at(name: str, loops: list[Loop], e: Expr) -> Load:
@@ -142,7 +142,7 @@ def _at(name: str, loops: list[Loop], e: Expr) -> Load:
 
 
 def _stored_first(
-    kernel: Kernel, number: int, loops: list[Loop], e: Expr, name: str, rest: Body
+    kernel: Kernel, number: int, loops: list[Loop], e: Expr, name: str, rest: Body, what: str
 ) -> Kernel:
     """A statement that stores e for these loops, ahead of the rest, which reads it."""
     taken = names_of(kernel) | {name}
@@ -152,7 +152,7 @@ def _stored_first(
         taken = taken | {renaming[x.var]}
     (fill,) = rebuild(loops, (Store(name, tuple(sym(x.var) for x in loops), e),))
     scratch = Buffer(name, e.dtype, tuple(x.extent for x in loops), "scratch")
-    return _replaced(kernel, number, (rename_vars(fill, renaming), *rest), scratch)
+    return _replaced(kernel, number, (rename_vars(fill, renaming), *rest), scratch, what)
 
 
 def _plain_nest(kernel: Kernel, var: str, what: str) -> tuple[int, tuple[LoopNode, ...], Body]:
@@ -196,7 +196,8 @@ def _with(nodes: tuple[LoopNode, ...], leaf: Body, old: Expr, new: Expr) -> Body
                                 for x in leaf))  # fmt: skip
 
 
-def _replaced(kernel: Kernel, number: int, body: tuple[Stmt, ...], scratch: Buffer) -> Kernel:
+def _replaced(kernel: Kernel, number: int, body: tuple[Stmt, ...], scratch: Buffer, what: str) -> Kernel:
+    closed(body, {d.name for d in kernel.dims}, what)
     return kernel.with_(
         body=(*kernel.body[:number], *body, *kernel.body[number + 1 :]), scratch=(*kernel.scratch, scratch)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from math import gcd
 from operator import attrgetter
@@ -32,7 +32,7 @@ from smelt.core.ir.kernel import (
     walk,
     walk_expr,
 )
-from smelt.core.ir.rewrite import Body, bound_symbols, local_buffers, with_args, with_body
+from smelt.core.ir.rewrite import Body, bound_symbols, free_symbols, local_buffers, with_args, with_body
 
 
 class ScheduleError(SmeltError):
@@ -69,6 +69,13 @@ def edit(kernel: Kernel, var: str, fn: Callable[[LoopNode, Facts], Stmt | Body],
     if not hits:
         raise ScheduleError(what, f"there is no loop '{var}'")
     return kernel.with_(body=body)
+
+
+def closed(x: Stmt | Body | Kernel, known: Collection[str], what: str) -> None:
+    """Refuse what has symbols that mean nothing there: a `let` of the expression around, for one."""
+    loose = free_symbols(x).difference(known)
+    if loose:
+        raise ScheduleError(what, f"'{min(loose)}' means nothing outside of the expression that binds it")
 
 
 def find(kernel: Kernel, var: str) -> tuple[tuple[Stmt, ...], LoopNode] | None:

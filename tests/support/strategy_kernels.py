@@ -54,6 +54,16 @@ def _dots_that_share() -> Kernel:
     )
 
 
+def _experts() -> Kernel:
+    """Each row by the weights, in blocks of bytes, that an input picks for it."""
+    return parse_kernel(
+        "kernel @experts(a: f32[18, 32], b: i64[18], c: u8[4, 20, 32], d: f32[4, 20, 2]) "
+        "-> (y: f32[18, 20]) { serial i in 18 { serial j in 20 { y[i, j] = let g = b[i] in 0 .. 3 {"
+        " sum k in 2, l in 16 { a[i, 16*k + l]"
+        " * ((cast:f32(c[g, j, 16*k + l]) - 128.0:f32) * d[g, j, k]) } } } } }"
+    )
+
+
 def _conv(c: int, m: int, k: int, s: int = 1, p: int = 0, group: int = 1, last: bool = True) -> Kernel:
     oh, ow = (parse_dim(f"({n} + {2 * p - k})//{s} + 1") for n in "hw")
     attrs = {
@@ -271,6 +281,7 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "matmul-decoded-panels": (_NBITS_WIDE, "bc", ({"m": 3}, {"m": 12}, {"m": 13})),
     "matmul-steps": (_STEPS, "de", ({"m": 3}, {"m": 1}, {"m": 0})),
     "matmul-decoded-values": (_NBITS, "", ({"m": 3},)),
+    "matmul-experts": (_experts(), "cd", ({},)),
     "conv-3x3": (_conv(3, 20, 3, 1, 1), "bc", _IMAGE),
     "conv-3x3-s2": (_conv(5, 4, 3, 2, 1), "bc", _IMAGE),
     "conv-1x1": (_conv(4, 20, 1), "bc", _IMAGE),

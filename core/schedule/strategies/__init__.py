@@ -23,7 +23,7 @@ from smelt.core.schedule.strategies.reduction import columns, gathered_rows, row
 from smelt.core.schedule.strategies.row_product import row_product
 from smelt.core.schedule.strategies.rows_together import rows_together
 from smelt.core.schedule.strategies.short_rows import short_rows
-from smelt.core.schedule.tree import ScheduleError, chain
+from smelt.core.schedule.tree import ScheduleError, chain, closed
 
 Strategy: TypeAlias = Callable[[Draft, str], None]
 
@@ -69,6 +69,7 @@ def draft(
             try:
                 with d.all_or_nothing():
                     strategy(d, root)
+                    closed(d.kernel, (), root)
                 break
             except ScheduleError:
                 continue

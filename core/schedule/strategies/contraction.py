@@ -254,7 +254,8 @@ def _decoded_panels(d: Draft, r: Roles, shape: Shape) -> bool:
         return False
     terms = product([a.extent for a in r.reduce.axes]).const_or_none
     near = terms is not None and terms * shape.columns * r.reduce.dtype.bytes <= d.machine.cache_bytes[1] // 2
-    return near and not d.inside(r.column)
+    # a `let` picks the panel by a row (experts)
+    return near and not d.inside(r.column) and not d.view(r.column).has_lets
 
 
 def _renamed(r: Roles, suffix: str) -> Roles:

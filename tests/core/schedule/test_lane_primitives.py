@@ -56,6 +56,10 @@ def softmax() -> Kernel:
     return op_kernel("softmax", [("p", "q")], ("p", "q"), {"axis": 1})
 
 
+def experts() -> Kernel:
+    return KERNELS["matmul-experts"][0]
+
+
 def decoded() -> Kernel:
     types = [f32, u8, f32]
     return op_kernel("matmul_nbits", [("m", 32), (6, 2, 8), (6, 2)], ("m", 6), {"bits": 4, "block": 16},
@@ -187,6 +191,8 @@ REFUSED = (
     (softmax, "divide_by i0 {i0} 5 .w", "no size of the kernel"),
     (softmax, "split_reduce i0 k2 3 parts", "holds another one"),
     (softmax, "lift i0 k2 sums", "holds another one"),
+    (experts, "split_reduce i k 1 parts", "'g' means nothing outside"),
+    (experts, "lift i k parts", "'g' means nothing outside"),
     (softmax, "lift i0 k1 a", "is taken"),
     (softmax, "lift i7 k1 top", "no top-level nest"),
     (free, "lift_factor i0 k1 rows", "has one factor with reductions"),

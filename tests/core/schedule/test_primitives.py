@@ -116,6 +116,15 @@ def weighted() -> Kernel:
     )
 
 
+def picked() -> Kernel:
+    """Rows by the matrix that an input picks for each, over a sum of its own row."""
+    return parse_kernel(
+        "kernel @picked(a: f32[9, 8], g: i64[9], b: f32[3, 8, 20]) -> (y: f32[9, 20])\n"
+        "{ serial i in 9 { serial j in 20 { y[i, j] = let p = g[i] in 0 .. 2 {"
+        " sum k in 8 { (a[i, k] - sum l in 8 { b[p, l, 0] }) * b[p, k, j] } } } } }"
+    )
+
+
 def halves() -> Kernel:
     """Products of float16 that are summed in float32, of which one factor reduces along the sum."""
     return parse_kernel(
@@ -305,6 +314,8 @@ ILLEGAL: tuple[tuple[Make, str, str, str], ...] = (
     (matmul, "bind i0 group", "stage_right i0 i0 w", "does not follow 'i0'"),
     (add, "bind i0 group", "stage_right i0 i1 w", "does not follow 'i1'"),
     (weighted, "bind i group", "stage_right i j w", "has reductions"),
+    (picked, "order [j i]; bind j group", "stage_right j i w", "'p' means nothing outside"),
+    (picked, "", "stage_factor i k w no", "'p' means nothing outside"),
     (matmul, "", "stage_factor i0 k0 p no", "one factor with reductions"),
     (weighted, "", "stage_factor i l p no", "no product over 'l'"),
     (scaled, "", "stage_factor i k p no", "the same for all 'k'"),
