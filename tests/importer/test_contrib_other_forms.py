@@ -194,6 +194,8 @@ def _experts() -> dict[str, Form]:
     found["QMoE shares, normed"] = replace(
         shares, inputs=given, attrs={**shares.attrs, "normalize_routing_weights": 1}
     )
+    many = packed(8, 16, False, False)
+    found["QMoE of 18 rows"] = replace(many, inputs=[x("1 9 32"), x("9 4"), *many.inputs[2:]], sizes=({},))
     found["QMoE in bytes"] = packed(4, 32, True, True, accuracy_level=4)
     return found | {
         f"QMoE {bits} bits of {size}, zeros {zeros}, fused {fused}": packed(bits, size, zeros, fused)

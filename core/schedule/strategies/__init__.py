@@ -18,6 +18,7 @@ from smelt.core.schedule.strategies.lane_products import lane_products
 from smelt.core.schedule.strategies.lane_rows import lane_columns, lane_rows
 from smelt.core.schedule.strategies.lane_softmax import lane_softmax
 from smelt.core.schedule.strategies.lanes import over_lanes
+from smelt.core.schedule.strategies.picked import picked
 from smelt.core.schedule.strategies.recurrence import recurrence
 from smelt.core.schedule.strategies.reduction import columns, gathered_rows, rows
 from smelt.core.schedule.strategies.row_product import row_product
@@ -33,8 +34,8 @@ Strategy: TypeAlias = Callable[[Draft, str], None]
 # Row products before all of these, which they ask about the two nests that they make. Short rows before rows,
 # whose vectors lie along a row, and between them rows that end together.
 STRATEGIES: tuple[Strategy, ...] = (
-    elementwise, row_product, contraction, short_rows, rows_together, rows, columns, gathered_rows,
-    recurrence, outer_groups,
+    elementwise, row_product, contraction, picked, short_rows, rows_together, rows, columns,
+    gathered_rows, recurrence, outer_groups,
 )  # fmt: skip
 
 # What serves machines whose lanes run in step is asked first; it refuses others. What it leaves, and whatever

@@ -26,6 +26,7 @@ SHOWN = {
     "elementwise": ("add-row", "transpose", "transpose-2d", "concat-middle"),
     "row_product": ("softmax-matmul", "norm-matmul", "attention"),
     "contraction": ("matmul-packed", "vector-matrix", "conv-3x3"),
+    "picked": ("matmul-experts",),
     "short_rows": ("argmax-of-4",),
     "rows_together": ("dots-that-share", "max-of-blocks"),
     "rows": ("sum-2", "softmax"),
