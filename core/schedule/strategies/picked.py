@@ -1,4 +1,4 @@
-"""A nest that looks up, in its outer loops, which operand its products read, in; products of that one, out."""
+"""A nest whose outer loops look up which operand its products read in; products of that one operand out."""
 
 from __future__ import annotations
 
