@@ -22,9 +22,9 @@ class Options:
     create. fuse_nodes, fuse_size: limits of one fused kernel, in nodes and in scalar expressions.
     fast: parts of numerics.FAST, rewrites that may change what overflows and how sums are bracketed.
     place: (pattern of names or op types, unit): where kernels run, the first that fits. op_types: op type of
-    the model -> the origins of its nodes. states: (name of an input, of the
-    output that replaces it), None where the model has no such part: they stay where they are. flush:
-    subnormal numbers are 0 to the arithmetic of kernels, and to what is folded.
+    the model -> the origins of its nodes. states: (name of an input, of the output that replaces it), None
+    where the model has no such part: they stay where they are. flush: subnormal numbers are 0 to the
+    arithmetic of kernels, and to what is folded.
     """
 
     level: int = 3
