@@ -4,6 +4,7 @@ cases of large tables of tests are run."""
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -99,6 +100,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert produced == expected
 
     return check
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run of the tests, the same one for all processes that share it."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture

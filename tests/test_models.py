@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_once import made_once
 from sample_models import MODELS, Model, check_close, reference
 
 import smelt
 from smelt.compiler import compile_here
-from smelt.core.bundle import Bundle
+from smelt.core.bundle import Bundle, read_bundle
 from smelt.core.ir.text import parse_module, print_module
 from smelt.core.ir.verify import verify
 from smelt.core.passes.context import Context
@@ -39,9 +40,13 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 
 @pytest.fixture(scope="module")
-def bundle(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    out = tmp_path_factory.mktemp("bundles") / model.name
-    return compile_here(Request(source=str(model.path()), target="host", output=str(out)))
+def bundle(model: Model, run_folder: Path) -> Bundle:
+    """Compiled once, whichever of the processes that run the tests ask for it."""
+
+    def make(folder: Path) -> None:
+        compile_here(Request(source=str(model.path()), target="host", output=str(folder / "bundle")))
+
+    return read_bundle(made_once(make, model.name, place=run_folder) / "bundle")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """What something is made of in, a folder with it out: made by the first of all processes that want it.
 
-Three processes run the tests, and each would compile the runtime for itself. The folders lie in .cache by the
+Several processes run the tests, and each would compile the runtime for itself. The folders lie in .cache by the
 content of what they are made of, so that the next run finds them, too.
 """
 

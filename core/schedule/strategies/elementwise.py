@@ -34,6 +34,8 @@ TURNED_LINES, TURNED_BYTES = 16, 32
 """Of blocks that a transpose turns round in registers: the input's lines, and the bytes of each."""
 TURNED_BITS = 32
 """Elements up to which that is faster than picking them one by one."""
+LONG_EXPRESSION = 48
+"""Distinct operations of a long expression."""
 MAX_PARTS = 32
 """Nests that peeling at boundaries (concat, pad) may make of one: each is up to 2 KB of code and 30 ms of
 compiling, and a concatenation of 24 parts in 8 nests takes four times as long as in 32."""
@@ -53,7 +55,7 @@ def elementwise(d: Draft, root: str) -> None:
 def _one(d: Draft, root: str) -> None:
     v = d.view(root)
     inner = v.vars[-1]
-    lanes = d.machine.lanes(v.bits)
+    lanes = d.machine.lanes(_bits(v))
     if d.machine.in_step:
         _in_step(d, v)
         return
@@ -99,6 +101,15 @@ def _one(d: Draft, root: str) -> None:
         d.do("strip", loop, lanes, flight, d.machine.masked)
     if d.machine.ahead_of_stores and not v.is_heavy(d.machine):
         _ask_ahead(d, v)
+
+
+def _bits(v: View) -> int:
+    """What vectors hold elements of: what is stored, or the widest that a long expression computes in. Each
+    operation on wider elements takes several vectors, and of a long one these fill blocks of thousands of
+    instructions, which LLVM takes seconds for."""
+    found = set().union(*({*walk_expr(s.value)} for s in v.stores))
+    computed = [x.dtype.bits for x in found if not isinstance(x, Load)]
+    return max(computed) if len(found) > LONG_EXPRESSION else v.bits
 
 
 def _ask_ahead(d: Draft, v: View) -> None:

@@ -15,6 +15,7 @@ from smelt.core.ir.interp_kernel import run_kernel
 from smelt.core.ir.interp_lanes import run_lanes
 from smelt.core.ir.kernel import Kernel, Store, Tiles, walk
 from smelt.core.ir.layout import apply_numpy
+from smelt.core.ir.text import parse_kernel
 from smelt.core.machine import Machine
 from smelt.core.schedule.strategies import draft
 from smelt.core.schedule.strategies.contraction import choose_shape, register_shapes
@@ -112,3 +113,15 @@ def test_equal_kernels_are_scheduled_alike() -> None:
     naive, constants, _ = KERNELS["conv-3x3"]
     texts = {str(draft(naive, MACHINES[0], frozenset(constants)).schedule) for _ in range(2)}
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize(("terms", "lanes"), [(4, 64), (40, 8)])
+def test_vectors_of_a_long_expression_hold_what_it_computes_in(terms: int, lanes: int) -> None:
+    """A byte from many operations on 64 bits: eight elements of 512 bits at a time, not 64 in eight vectors."""
+    value = "x[i]"
+    for n in range(terms):
+        value = f"min({value} * {n + 2}:i64, {1000 + n}:i64)"
+    nest = f"serial i in n {{ y[i] = cast:u8({value}) }}"
+    text = f"kernel @k(n: dim in 0..*, x: i64[n]) -> (y: u8[n]) {{\n  {nest}\n}}\n"
+    steps = str(draft(parse_kernel(text), MACHINES[0], frozenset()).schedule).split("; ")
+    assert [s.split()[2] for s in steps if s.startswith("strip ")] == [str(lanes)], steps
