@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sympy  # type: ignore[import-untyped]
 from dim_strategies import DIMS, ENVS, PAIRS, Env, Pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,6 +127,8 @@ def test_linear_splits(x: Dim, env: Env) -> None:
 
 
 def test_polynomials_agree_with_sympy() -> None:
+    import sympy  # type: ignore[import-untyped]  # a second, of one of the processes alone
+
     rng = random.Random(7)
     names = sympy.symbols("n m a")
     for _ in range(60):
