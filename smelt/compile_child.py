@@ -47,10 +47,12 @@ def preload_rest() -> None:
     import onnx.helper  # noqa: F401
 
     from smelt.confine import installed
+    from smelt.targets.platform import parse_target
     from smelt.targets.toolchain import look_up
 
-    look_up()
     installed()
+    with contextlib.suppress(SmeltError):  # as above
+        look_up(parse_target("host"))
 
 
 def main(result: str) -> int:

@@ -67,6 +67,8 @@ _C_FLAGS = (
     "-fno-asynchronous-unwind-tables",
     "-ffunction-sections",
 )
+_LINKER = ("ld.lld", "--threads=1")
+"""By one thread a link takes a tenth less of the processors' time (benchmarks/results/compile_time.md)."""
 _LINK_FLAGS = (
     "-z", "now",
     "-z", "relro",
@@ -247,10 +249,12 @@ def _hash_of_contents(facts: tuple[tuple[str, int, int, int], ...]) -> str:
     return digest.hexdigest()
 
 
-def look_up() -> None:
-    """Ask the file system for what every later call in this process, and in its forks, wants to know."""
+def look_up(spec: TargetSpec) -> None:
+    """Ask the file system for what every later call in this process, and in its forks, wants to know.
+    spec: the target that most of them are for, whose libc is most of what a compile compares."""
     _hash_of_files(_sources(runtime_dir()))
     _zig_version()
+    _is_whole(_kept_folder("musl", _static_key(spec.platform)))
 
 
 def _sources(folder: Path) -> list[str]:
@@ -395,9 +399,8 @@ def _link(
     with _linking() as folder:
         shown = " ".join(f"{name};" for name in exports)
         _put_temporary(folder / "exports.map", f"{{ global: {shown} local: *; }};\n".encode())
-        inputs = [_place(folder, i, item) for i, item in enumerate(objects)]
-        words = ["ld.lld", *_LINK_FLAGS, "-z", f"max-page-size={platform.page}", *flags, "-o", "out"]
-        words += [*inputs, *map(str, stubs)]
+        words = [*_LINKER, *_LINK_FLAGS, "-z", f"max-page-size={platform.page}", *flags, "-o", "out"]
+        words += [*_placed(folder, objects), *map(str, stubs)]
         try:
             _zig(words, cwd=folder)
         except _UndefinedSymbols:
@@ -417,11 +420,18 @@ def _linking() -> Iterator[Path]:
         yield Path(name)
 
 
-def _place(folder: Path, i: int, item: bytes | Path) -> str:
-    if isinstance(item, Path):
-        return str(item)
-    _put_temporary(folder / f"{i}.o", item)
-    return f"{i}.o"
+def _placed(folder: Path, objects: Sequence[bytes | Path]) -> list[str]:
+    """The linker's words for objects: of those that are bytes an archive in the folder, then the files. To
+    make and remove a file takes 0.3 ms of the processor, to open it 0.15 of the linker
+    (benchmarks/results/compile_time.md)."""
+    files = [str(item) for item in objects if isinstance(item, Path)]
+    parts = [b"!<arch>\n"]
+    for data in (item for item in objects if isinstance(item, bytes)):
+        parts += [b"%-48s%-10d`\n" % (b"%d.o/" % len(parts), len(data)), data, b"\n" * (len(data) % 2)]
+    if len(parts) == 1:
+        return files
+    _put_temporary(folder / "own.a", b"".join(parts))
+    return ["--whole-archive", "own.a", "--no-whole-archive", *files]
 
 
 def _put_temporary(file: Path, data: bytes) -> None:
@@ -448,8 +458,7 @@ def join_objects(objects: Sequence[bytes]) -> bytes:
     if len(objects) == 1:
         return objects[0]
     with _linking() as folder:
-        places = [_place(folder, i, o) for i, o in enumerate(objects)]
-        _zig(("ld.lld", "-r", "-o", "out", *places), cwd=folder)
+        _zig((*_LINKER, "-r", "-o", "out", *_placed(folder, objects)), cwd=folder)
         return (folder / "out").read_bytes()
 
 
@@ -555,8 +564,8 @@ def _link_static(platform: Platform, model_object: bytes, out: Path, source: Pat
     libc = _static_libc(platform)
     archives = sorted(libc.glob("*.a"))
     with _linking() as folder:
-        words = ["ld.lld", *_STATIC_FLAGS, "-o", "out", str(libc / "crt1.o")]
-        words += [_place(folder, 0, model_object), *map(str, objects)]
+        words = [*_LINKER, *_STATIC_FLAGS, "-o", "out", str(libc / "crt1.o")]
+        words += _placed(folder, [model_object, *objects])
         _zig([*words, "--start-group", *map(str, archives), "--end-group"], cwd=folder)
         _deliver(folder / "out", out)
     return out

@@ -25,6 +25,7 @@ from smelt.core.lazily import Lazily, only
 from smelt.forks import SERVER
 from smelt.supervise import run_child
 from smelt.targets import toolchain
+from smelt.targets.platform import PLATFORMS, parse_target
 
 BUILT_ONCE = ("builtins", "musl", "runtime", "stubs")
 """What a machine's first compile leaves in the cache folder: half a minute, which no later one takes."""
@@ -375,3 +376,14 @@ def test_a_source_that_changes_is_read_again(tmp_path: Path) -> None:
     assert second != first
     file.rename(tmp_path / "b.c")
     assert toolchain._hash_of_files([tmp_path / "b.c"]) != second
+
+
+def test_what_the_server_has_looked_up_is_not_read_again() -> None:
+    """A static program's libc is: nobody compares its 3 MB anew in each fork."""
+    platform = PLATFORMS["x86_64-linux"]
+    toolchain._static_libc(platform)
+    toolchain._hash_of_contents.cache_clear()
+    toolchain.look_up(parse_target("x86_64-linux"))
+    read = toolchain._hash_of_contents.cache_info().misses
+    toolchain._static_libc(platform)
+    assert toolchain._hash_of_contents.cache_info().misses == read

@@ -46,7 +46,7 @@ def test_a_linker_that_fails(
 
 def test_temporary_files_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A failed write has no file's name: the folder for temporary files is named, not the bundle's."""
-    (tmp_path / "0.o").symlink_to("/dev/full")
+    (tmp_path / "own.a").symlink_to("/dev/full")
 
     class Full:
         def __init__(self, prefix: str) -> None:

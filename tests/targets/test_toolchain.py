@@ -359,6 +359,17 @@ def test_undefined_functions_are_named(tmp_path: Path) -> None:
     assert error.value.kind == "internal" and not (tmp_path / "x.so").exists()
 
 
+def test_objects_of_odd_lengths_are_linked_with_files(tmp_path: Path) -> None:
+    """Members of an archive begin at even places. All are linked: none is there to be looked up."""
+    codes = [emit(f"define void @f{n}() {{ ret void }}", "x86-64") + b"\0" * n for n in range(4)]
+    (tmp_path / "3.o").write_bytes(codes[3])
+    objects = [codes[0], codes[1], tmp_path / "3.o", codes[2]]
+    names = [f"f{n}" for n in range(4)]
+    made = toolchain.link_library(PLATFORMS["x86_64-linux"], objects, tmp_path / "x.so", names)
+    assert set(names) <= ObjectFile(made.read_bytes()).defined
+    assert set(names[:3]) <= ObjectFile(toolchain.join_objects(codes[:3])).defined
+
+
 @pytest.mark.skipif(host_platform_name() != "x86_64-linux", reason="the code is for x86-64")
 def test_half_floats_of_an_old_cpu_come_from_the_builtins(tmp_path: Path) -> None:
     """x86-64 before F16C has no conversion: LLVM calls a function that libc does not have."""
