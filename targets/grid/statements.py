@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from math import prod
 from typing import ClassVar
 
@@ -287,9 +288,16 @@ class GridStatements(GridExprs[T, P]):
                 self.barrier()
             if has_lanes(s):
                 self._stmt(s, True)
+            elif isinstance(s, Block) and s.ordered:
+                # the condition inside: of `if (lane == 0) function();` PoCL 3.1 makes code without an end
+                self.apart(partial(self._alone, partial(self._block, s, False)))
             else:
-                with self.when(self.compute("eq", self.lane, 0)):
-                    self._stmt(s, False)
+                self._alone(partial(self._stmt, s, False))
+
+    def _alone(self, inside: Inside) -> None:
+        """Of one lane."""
+        with self.when(self.compute("eq", self.lane, 0)):
+            inside()
 
     def _iteration(self, body: tuple[Stmt, ...], inside: Inside, shared: bool) -> None:
         """One pass of a loop, over before the next one where lanes share what it writes."""

@@ -34,6 +34,12 @@ model (float[n, 24] x, float[n, 24] h) => (float[n, 24] y, float[n, 24] g, int64
 }
 """
 
+MASKED = """
+<ir_version: 10, opset_import: ["" : 23]>
+m (float[b, h, t, d] q, float[b, h, s, d] k, float[b, h, s, e] v, float[b, h, t, s] m)
+  => (float[b, h, t, e] y) { y = Attention (q, k, v, m) }
+"""
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -85,6 +91,18 @@ def test_results_and_counts(n: int, model: Path, bundle: smelt.Bundle) -> None:
     watched = {name for name, (_, times) in s.kernel_times().items() if times}
     assert not any("chain" in name for name in watched)
     assert sum(times for _, times in s.kernel_times().values()) == alone
+
+
+def test_a_part_of_one_lane_before_others(tmp_path: Path) -> None:
+    """PoCL's code of such a chain had no end."""
+    made = onnx.parser.parse_model(MASKED).SerializeToString()
+    q, k, v, m = (rows(6 * n).reshape(2, 3, n, -1) for n in (4, 6, 6, 4))
+    m = m[..., :6]
+    s = smelt.load(smelt.compile(made, target="x86+opencl", output=tmp_path / "out"))
+    weights = np.exp(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + m)
+    want = weights / weights.sum(-1, keepdims=True) @ v
+    found = s.run(None, {"q": q, "k": k, "v": v, "m": m})[0]
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
 def test_parts_of_chains_have_their_place_there(model: Path) -> None:
