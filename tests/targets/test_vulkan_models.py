@@ -47,7 +47,10 @@ net (double[n, 3] x, float16[n, 3] h, uint8[n, 3] u, int64[n, 3] i, int8[n, 3] s
   g = Transpose (cells)
 }
 """
-
+SORTED = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (int64[n] x) => (int64[n] y, int64[n] z) { n = Shape (x) y, z = TopK (x, n) }
+"""
 
 FORMS_OF_DEVICES = ("", "int8=0,int16=0,halves=0", "storage8=0,storage16=0,int8=0,int16=0,halves=0")
 """For SMELT_VULKAN_WEAK: devices that take each form of kernels, the best first."""
@@ -80,6 +83,12 @@ def test_convolution_at_changing_shapes(tmp_path: Path) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(uniform(5, 3, 3, 3), "weight"))
     sizes = [(1, 8, 8), (2, 7, 13), (1, 1, 1), (3, 30, 5), (1, 8, 8)]
     check(model, tmp_path / "b", [{"x": uniform(n, 3, h, w)} for n, h, w in sizes])
+
+
+def test_elements_in_order(tmp_path: Path) -> None:
+    """One invocation does a row: of as many rounds of loops as llvmpipe runs."""
+    rows = [np.random.default_rng(n).permutation(n) - 50 for n in (7, 1, 0, 48, 49, 300)]
+    check(onnx.parser.parse_model(SORTED), tmp_path / "b", [{"x": row} for row in rows])
 
 
 def feed_of(n: int) -> dict[str, Array]:

@@ -184,9 +184,19 @@ def _selected(r: ChosenRow, k: Dim) -> tuple[Stmt, ...]:
     )
 
 
+def _sorted(r: ChosenRow) -> tuple[Stmt, ...]:
+    """All elements, as a sort wants them."""
+
+    def taken(p: Dim) -> tuple[Stmt, ...]:
+        return r.store(r.best, p, r.key(p)), r.store(r.order, p, index(p))
+
+    return r.loop(r.count, taken), *in_order(r, r.count, (r.best, r.order), (r.spare, r.other))
+
+
 def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Nest:
     """A few by insertion, in O(n) where elements come in any order and O(n k) where each is better than those
-    before; more through a buffer, in O(n) always. Equal elements stay in order either way."""
+    before; more through a buffer, and all n of them at once, in O(n) always. Equal elements stay in order in
+    each way."""
     (x,), (y, where), axis = inputs, outputs, attrs["axis"]
     assert x and isinstance(axis, int)
     n, k = x.shape[axis], dim_of(attrs, "k")
@@ -210,7 +220,8 @@ def _topk(t: Trace, attrs: Attrs, inputs: Sequence[Buffer | None], outputs: Sequ
         by_insertion = Block(
             _inserted(r, k if few else dmin(k, FEW_KEPT)), guard=(Bound(ONE, k, to_dim(FEW_KEPT + 1)),)
         )
-        by_keys = Block(_selected(r, k), guard=(Bound(to_dim(FEW_KEPT + 1), k, n + 1),))
+        selected = _sorted(r) if k == n else _selected(r, k)
+        by_keys = Block(selected, guard=(Bound(to_dim(FEW_KEPT + 1), k, n + 1),))
         found = (by_insertion,) if few else (by_keys,) if many else (by_insertion, by_keys)
         return (*found, r.loop(k, take))
 
