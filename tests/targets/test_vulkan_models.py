@@ -85,6 +85,14 @@ def test_convolution_at_changing_shapes(tmp_path: Path) -> None:
     check(model, tmp_path / "b", [{"x": uniform(n, 3, h, w)} for n, h, w in sizes])
 
 
+def test_a_convolution_into_few_channels(tmp_path: Path) -> None:
+    """Tiles of many lines and few channels do not fit the memory of a group."""
+    text = CONV.replace("[n, 3, h", "[n, 81, h").replace("[n, 5", "[n, 2").replace("strides = [2, 2], ", "")
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(uniform(2, 81, 3, 3), "weight"))
+    check(model, tmp_path / "b", [{"x": uniform(n, 81, h, w)} for n, h, w in [(1, 8, 9), (2, 40, 13)]])
+
+
 def test_elements_in_order(tmp_path: Path) -> None:
     """One invocation does a row: of as many rounds of loops as llvmpipe runs."""
     rows = [np.random.default_rng(n).permutation(n) - 50 for n in (7, 1, 0, 48, 49, 300)]

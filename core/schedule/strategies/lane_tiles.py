@@ -8,6 +8,7 @@ near as shared memory would be, and copies to it only cost (benchmarks/results/ 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from smelt.core.ir.kernel import Load, Loop
@@ -88,6 +89,9 @@ def tiled(d: Draft, v: View, r: Roles, width: int, beside: bool) -> None:
     held = {x.buffer for x in r.beside} if outer else set[str]()
     for buffer, name in tiles.items():
         d.do("fetch", outer if outer and buffer in held else at, buffer, name, pads[buffer])
+    wanted = _shared_bytes(d, tiles.values())
+    if wanted > d.machine.shared_bytes:
+        raise ScheduleError("lane_tiles", f"slices of {wanted} bytes")
     overlapped(d, at, [name for buffer, name in tiles.items() if buffer not in held], 2)
     for e in (*r.a, r.b):
         if pads[e.buffer] == 0:
@@ -202,8 +206,7 @@ def overlapped(d: Draft, at: str, tiles: list[str], most: int) -> None:
     are used. n slices then take n + 2 barriers and not 2*n, again for every turn of a loop around them."""
     found = find(d.kernel, at)
     assert found is not None
-    shared = [b for b in local_buffers(d.kernel.body) if b.name in tiles]
-    size = sum((prod_or_none(list(b.shape)) or 0) * d.machine.held(b.dtype.bytes) for b in shared)
+    size = _shared_bytes(d, tiles)
     n = found[1].extent.const_or_none
     again = any(isinstance(s, Loop) and s.level == "serial" for s in found[0])
     stages = min(most, d.machine.shared_bytes // max(size, 1), most if n is None else n)
@@ -211,6 +214,11 @@ def overlapped(d: Draft, at: str, tiles: list[str], most: int) -> None:
         return
     for name in tiles:
         d.do("pipeline", at, name, stages)
+
+
+def _shared_bytes(d: Draft, tiles: Collection[str]) -> int:
+    shared = [b for b in local_buffers(d.kernel.body) if b.name in tiles]
+    return sum((prod_or_none(list(b.shape)) or 0) * d.machine.held(b.dtype.bytes) for b in shared)
 
 
 __all__ = ["choose_tile", "overlapped", "positions", "tiled", "wide_copies"]
