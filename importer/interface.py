@@ -25,7 +25,7 @@ from smelt.importer import strings
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.load import Source, load
 from smelt.importer.symbols import dim_text
-from smelt.importer.weights import dtype_of
+from smelt.importer.weights import ONNX_OF, dtype_of
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,32 @@ def _map_port(name: str, t: TypeProto.Map) -> DeclaredPort:
     return DeclaredPort(name, "map", value, parts, ("",) if t.key_type == TensorProto.STRING else (0,))
 
 
-def interface(source: Source) -> tuple[tuple[DeclaredPort, ...], tuple[DeclaredPort, ...]]:
-    """The inputs and outputs of a model that are not plain tensors."""
+def interface(
+    source: Source, tensors: Iterable[str]
+) -> tuple[tuple[DeclaredPort, ...], tuple[DeclaredPort, ...]]:
+    """The inputs and outputs of a model that are not plain tensors. tensors: what the model's outputs became,
+    which tells those that the file gives no type."""
     g = load(source).model.graph
     constants = {t.name for t in g.initializer} | {s.values.name for s in g.sparse_initializer}
     inputs = [port(v, "input") for v in g.input if v.name not in constants]
-    outputs = [port(v, "output") for v in g.output if v.type.WhichOneof("value") is not None]
+    parts = frozenset(tensors) - {v.name for v in g.output}
+    outputs = [port(v, "output") if typed(v) else _port_of(v.name, parts) for v in g.output]
     made = {o: n for n in g.node for o in n.output}
     outputs = [replace(p, keys=map_keys(made[p.name].attribute)) if p.kind == "maps" else p for p in outputs]
     return tuple(p for p in inputs if p.kind != "tensor"), tuple(p for p in outputs if p.kind != "tensor")
+
+
+def typed(v: onnx.ValueInfoProto) -> bool:
+    """Whether the file gives an output a type."""
+    return v.type.WhichOneof("value") is not None
+
+
+def _port_of(name: str, tensors: frozenset[str]) -> DeclaredPort:
+    """The port of an output without a type, by the tensors that are parts of outputs: the kind with the most
+    parts among them; without any it is a tensor."""
+    kinds = [k for k, parts in _PARTS.items() if all(name + p in tensors for p in parts)]
+    kind = max(kinds, key=lambda k: len(_PARTS[k]), default="tensor")
+    return DeclaredPort(name, kind, TypeProto.Tensor(), tuple(name + p for p in _PARTS[kind]))
 
 
 def map_keys(attributes: Iterable[onnx.AttributeProto]) -> tuple[int | str, ...]:
@@ -225,6 +242,34 @@ def _checked(b: GraphBuilder, p: sq.Packed) -> None:
 
 
 # ---------------------------------------------------------------- outputs
+
+
+def made_port(b: GraphBuilder, name: str, ref: Ref) -> DeclaredPort:
+    """The port of an output that the file gives no type: what its node makes. Raises SmeltError for an
+    optional of which nothing is known but that it is empty."""
+    kind, elem_type = _made(b, name, ref)
+    return DeclaredPort(
+        name, kind, TypeProto.Tensor(elem_type=elem_type), tuple(name + p for p in _PARTS[kind])
+    )
+
+
+def _made(b: GraphBuilder, name: str, ref: Ref) -> tuple[str, int]:
+    match sq.compound_of(b.store, ref):
+        case sq.Listed(dtype) | sq.Packed(dtype):
+            return "sequence", ONNX_OF[dtype]
+        case sq.Text():
+            return "strings", TensorProto.STRING
+        case sq.Texts():
+            return "strings sequence", TensorProto.STRING
+        case sq.Maps():
+            return "maps", TensorProto.FLOAT
+        case sq.Maybe(_, item) if item:
+            kind, elem_type = _made(b, name, item)
+            return f"optional {kind}", elem_type
+        case None:
+            return "tensor", ONNX_OF[b.type_of(ref).dtype]
+        case found:
+            raise invalid(f"output '{name}' has no type, its node makes {found}", hint="declare its type")
 
 
 def returned(b: GraphBuilder, p: DeclaredPort, ref: Ref) -> list[Ref]:

@@ -14,7 +14,7 @@ from smelt.core.ops.infer import Demand, Engine
 from smelt.importer import sequences as sq
 from smelt.importer.builder import GraphBuilder, ImportStore
 from smelt.importer.finish import check_declared, finish, with_file_names
-from smelt.importer.interface import DeclaredPort, input_tensors, port, received, returned
+from smelt.importer.interface import DeclaredPort, input_tensors, made_port, port, received, returned, typed
 from smelt.importer.load import UNSAID, Loaded, Source, guard, label, load, opsets, subgraphs
 from smelt.importer.symbols import Dims, declare_inputs, known_dims
 from smelt.importer.translate import NodeScope, Translator
@@ -158,11 +158,7 @@ def _return(
     parts: list[Ref] = []
     infos: list[onnx.ValueInfoProto] = []
     for v, ref in zip(outputs, refs, strict=True):
-        if v.type.WhichOneof("value") is None and sq.compound_of(b.store, ref) is None:
-            parts.append(ref)
-            infos.append(v)
-            continue
-        p = port(v, "output")
+        p = port(v, "output") if typed(v) else made_port(b, v.name, ref)
         parts += returned(b, p, ref)
         infos += [v] if p.kind == "tensor" else [onnx.ValueInfoProto(name=name) for name in p.parts]
     return parts, infos

@@ -263,7 +263,9 @@ def imported(request: Request) -> Compilation:
     )
     tensors = (*(v.origin or v.name for v in module.main.inputs), *module.main.output_names)
     # what a model calls so itself is a plain tensor to `interface`; without such names it need not be asked
-    groups = group_rows(*interface(request.source)) if any(map(stands_for_more, tensors)) else None
+    groups = None
+    if any(map(stands_for_more, tensors)):
+        groups = group_rows(*interface(request.source, module.main.output_names))
     if request.state and not request.entry:
         _check_kinds((n for pair in request.state.items() for n in pair), groups or {})
         with_state(module, request.state, module_facts(module))

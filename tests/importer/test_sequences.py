@@ -367,3 +367,22 @@ def test_optional_inputs() -> None:
         {"y": tensor("f32", [None]), "c": tensor("bool")}, opset=18,
     )  # fmt: skip
     agree(m, {"o": f32(3), "x": f32(2)}, {"o": None, "x": f32(2)})
+
+
+# ---------------------------------------------------------------- outputs without a type
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("SplitToSequence", ["x"], ["y"], axis=0)],
+        [node("SequenceEmpty", [], ["e"]), node("SequenceInsert", ["e", "x"], ["y"])],
+        [node("ReduceSum", ["x"], ["r"], keepdims=0), node("SequenceConstruct", ["x", "r"], ["y"])],
+        [node("Optional", ["x"], ["y"])],
+    ],
+)
+def test_outputs_without_a_type(nodes: Any) -> None:
+    """An output that the file gives no type has that of its node."""
+    m = model([*nodes, node("Neg", ["x"], ["z"])], {"x": tensor("f32", ["n", 2])}, {}, opset=18)
+    m.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in ("y", "z"))
+    agree(m, {"x": np.arange(6, dtype=np.float32).reshape(3, 2)}, {"x": f32(0, 2)})

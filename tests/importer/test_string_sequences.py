@@ -216,3 +216,11 @@ def test_numbers_stay_numbers() -> None:
     m = model(nodes, inputs, {"y": text([None]), "z": tensor("i64", [None])})
     s, v = [words(2), words(1)], [i64(1, 2), i64(3).reshape(1)]
     agree(m, {"s": s, "v": v, "k": i64(1)}, wanted=lambda feed: [s[1], v[1]])
+
+
+@pytest.mark.parametrize("op", ["Identity", "SequenceConstruct"])
+def test_outputs_without_a_type(op: str) -> None:
+    """A tensor of strings and a sequence of them, of which the file does not say what they are."""
+    m = model([node(op, ["x"], ["y"])], {"x": text(["n"])}, {})
+    m.graph.output.append(helper.make_empty_tensor_value_info("y"))
+    agree(m, {"x": words(3)}, {"x": words(0)})
