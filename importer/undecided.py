@@ -105,7 +105,7 @@ class Both:
             names = self._live(readers[:size])
             then, other = (self._way(readers[:size], names, way) for way in (True, False))
             if then.impossible or other.impossible:
-                self._rule_out(then.impossible)
+                self._rule_out(then.impossible, "way_on_which_all_nodes_can_run")
                 return self.nodes
             if then.arm is not None and other.arm is not None:
                 enough = self._enough(readers, size, then.arm, other.arm)
@@ -212,18 +212,17 @@ class Both:
             return _Way(None, impossible or (bool(new) and all(p.kind == "invalid" for p in new)), open_)
         return _Way(TranslatedBranch(region, refs), False, False)
 
-    def _rule_out(self, then: bool) -> None:
-        """Translate for the case that is left, with a run-time check of its condition."""
+    def _rule_out(self, then: bool, left: str) -> None:
+        """Translate for the case that is left, which the text names, with a run-time check of its
+        condition."""
         self.tried.ruled += 1
         b, why = self.builder, self.why
         b.engine.at(why.node or "", why.op)
-        what = "the other way, on which a node could not run, is not taken"
         if why.equal is not None and not then:
-            b.engine.same(what, *why.equal)
+            b.engine.same(f"the {left.replace('_', ' ')} is taken", *why.equal)
         else:
-            flag = b.cast(self._flag(), i64)
-            wanted = to_dim(int(not then))
-            b.bind(flag, 0, "a_way_on_which_a_node_could_not_run", wanted.const, wanted)
+            taken = b.emit("not", [self._flag()]) if then else self._flag()
+            b.bind(b.cast(taken, i64), 0, f"the_{left}", 1, to_dim(1))
             if why.equal is not None:
                 b.engine.differ(*why.equal)
         if why.condition is not None and self.here:
@@ -288,5 +287,5 @@ class Both:
             fits.append(all(None in (r, w) or r == w for r, w in zip(ranks, wanted, strict=True)))
         if fits[0] == fits[1]:
             return False
-        self._rule_out(fits[1])
+        self._rule_out(fits[1], "way_of_the_declared_ranks")
         return True

@@ -253,8 +253,10 @@ def bounds_of(
 ) -> dict[str, DimSpec]:
     """Ranges of symbols from the smallest and largest shapes of inputs, and hot values from those shapes that
     are to be fast (trtexec's profiles)."""
-    found: dict[str, DimSpec] = {}
     by_name = {p.name: p for p in inputs}
+    lows: list[tuple[Dim, int]] = []
+    highs: list[tuple[Dim, int]] = []
+    hots: list[tuple[Dim, int]] = []
     for name in [*least, *(n for n in most if n not in least)]:
         port = by_name.get(name)
         if port is None:
@@ -263,9 +265,31 @@ def bounds_of(
         opt = hot.get(name, low)
         if any(len(s) != len(port.shape) for s in (low, high, opt)):
             raise SmeltError(f"input '{name}' has rank {len(port.shape)}, the shapes given have another")
-        for d, a, b, n in zip(port.shape, low, high, opt, strict=True):
-            if len(d.symbols) == 1 and str(d) in d.symbols:
-                found[str(d)] = a if a == b else (a, b, (n,)) if name in hot else (a, b)
+        lows += zip(port.shape, low, strict=True)
+        highs += zip(port.shape, high, strict=True)
+        hots += zip(port.shape, opt, strict=True) if name in hot else ()
+    a, b, fast = _solved(lows, {}), _solved(highs, {}), _solved(hots, {})
+    return {
+        s: a[s] if a[s] == b[s] else (a[s], b[s], (fast[s],)) if s in fast else (a[s], b[s])
+        for s in a
+        if s in b
+    }
+
+
+def _solved(extents: Sequence[tuple[Dim, int]], values: Mapping[str, int]) -> dict[str, int]:
+    """These values, and those of further symbols that the extents imply, rounded down: `8*h` of 64 says that
+    h is 8, and `past + seq` what past is where another extent says what seq is."""
+    found, more = dict(values), True
+    while more:
+        more = False
+        for d, n in extents:
+            name, *others = d.symbols - found.keys() or [""]
+            parts = d.linear(name) if name and not others else None
+            if parts is None:
+                continue
+            each, rest = (p.evaluate(found) for p in parts)
+            if each > 0 and n >= rest:
+                found[name], more = (n - rest) // each, True
     return found
 
 
@@ -295,9 +319,7 @@ def bind(bundle: Bundle, spec: ShapeSpec) -> dict[str, int]:
                 f"input '{name}': expected rank {len(port.shape)} [{wanted}], got {list(shape)}", kind="shape"
             )
         later += [(name, axis, d, n) for axis, (d, n) in enumerate(zip(port.shape, shape, strict=True))]
-    for _, _, d, n in later:
-        if len(d.symbols) == 1 and str(d) in d.symbols:
-            values.setdefault(str(d), n)
+    values = _solved([(d, n) for _, _, d, n in later], values)
     first = next(defaults(known))
     full = {s.name: values.get(s.name, first[s.name]) for s in known}
     for name, axis, d, n in later:

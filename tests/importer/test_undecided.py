@@ -150,6 +150,20 @@ def test_the_declared_rank_takes_a_way(tmp_path: Path) -> None:
             smelt.load(folder / "bundle", threads=1).run(None, {"x": floats(*bad)})
 
 
+@pytest.mark.parametrize(("rank", "taken"), [("n", True), ("n, 4", False)])
+def test_the_declared_rank_takes_a_way_of_a_flag(tmp_path: Path, rank: str, taken: bool) -> None:
+    """Nothing is known of the flag: a run of the other way says that its rank is not the declared one."""
+    one = "y = If (c) <then_branch = t () => (p) { p = ReduceSum <keepdims: int = 0> (x, axes) },"
+    other = "else_branch = e () => (q) { q = Neg (x) }>"
+    axes = "axes = Constant <value_ints: ints = [1]> ()"
+    m = model_of("float[n, 4] x, bool c", f"float[{rank}] y", f"{axes} {one} {other}")
+    for branch in m.graph.node[-1].attribute:
+        open_ends(branch.g, inner=True)
+    agree(m, tmp_path, [{"x": floats(3, 4), "c": np.array(taken)}])
+    with pytest.raises(SmeltError, match="the_way_of_the_declared_ranks is 0, expected at least 1"):
+        smelt.load(tmp_path / "bundle", threads=1).run(None, {"x": floats(3, 4), "c": np.array(not taken)})
+
+
 def test_inside_a_function(tmp_path: Path) -> None:
     """What the function returns has two ranks: its caller goes both ways."""
     m = model_of("float[a, b, c] x", "float[] z", f"y = my.F (x) {FLAT}")

@@ -99,12 +99,17 @@ def test_wishes_bind_symbols_through_shapes() -> None:
     values = bind(b, {"x": (2, 3, 5), "t": 4})
     assert values == {"n": 2, "s": 5, "t": 4}
     assert shapes_at(b, values) == {"x": (2, 3, 5), "past": (2, 9)}
+    assert bind(b, {"past": (2, 9), "x": (2, 3, 5)}) == values
     with pytest.raises(SmeltError, match="axis 1: expected 3"):
         bind(b, {"x": (2, 4, 5)})
     with pytest.raises(SmeltError, match="expected rank 3"):
         bind(b, {"x": (2, 3)})
     with pytest.raises(SmeltError, match="no input or dim 'z'"):
         bind(b, {"z": 3})
+    image = bundle(("x", ["n", "8*h", "8*h + w"]), n=(0, None, 1), h=(0, None, 1), w=(0, None, 1))
+    assert bind(image, {"x": (1, 128, 131)}) == {"n": 1, "h": 16, "w": 3}
+    with pytest.raises(SmeltError, match=r"axis 1: expected 120 \(8\*h\), got 127"):
+        bind(image, {"x": (1, 127, 131)})
 
 
 @given(st.integers(0, 40), st.one_of(st.none(), st.integers(40, 300)), st.integers(1, 33), st.booleans())
@@ -154,6 +159,8 @@ def test_trtexecs_profiles_bound_symbols() -> None:
     assert bounds_of(ports, {"x": (1, 3, 32, 33)}, {"x": (1, 3, 64, 65)}) == {"n": 1, "h": (32, 64)}
     fast = bounds_of(ports, {"x": (1, 3, 32, 33)}, {"x": (1, 3, 64, 65)}, {"x": (1, 3, 48, 49)})
     assert fast == {"n": 1, "h": (32, 64, (48,))}
+    image = [Port("x", DTYPES["f32"], tuple(parse_dim(d) for d in ("8*h + w", "8*h")))]
+    assert bounds_of(image, {"x": (67, 64)}, {"x": (131, 128)}) == {"h": (8, 16), "w": 3}
     with pytest.raises(SmeltError, match="has rank 4"):
         bounds_of(ports, {"x": (1, 3, 32, 33)}, {"x": (1, 3, 64, 65)}, {"x": (1, 3, 48)})
     with pytest.raises(SmeltError, match="no input or dim"):

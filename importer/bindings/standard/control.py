@@ -79,7 +79,7 @@ def _assumed(c: Call) -> Sequence[Ref]:
     if sizes is None:
         raise c.unsupported(
             "the branches have outputs of different rank, and what reads them does not end that",
-            try_="fixing the sizes that the condition asks for (dims=)",
+            try_="fixing the sizes that the condition asks for (dims=), or declaring the output's rank",
         )
     c.engine.same("the branch that is taken decides a rank, so its condition", *sizes)
     c.builder.flush_checks()
