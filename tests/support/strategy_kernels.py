@@ -149,6 +149,16 @@ kernel @repeat(n: dim in 0..*, w: dim in 0..*, x: {dtype}[n, w]) -> (y: {dtype}[
 }}""")
 
 
+def _concat_turned() -> Kernel:
+    """Channels of three tensors after each other, of which two have theirs ahead of the positions."""
+    return parse_kernel("""
+kernel @turned(n: dim in 0..*, w: dim in 0..*, a: f32[n, 32, w], b: f32[n, w, 32], c: f32[n, 32, w]) -> (y: f32[n, w, 96]) {
+  serial i in n { serial j in w { serial k in 96 {
+    y[i, j, k] = (a[i, k, j] if (0 <= k < 32) else (b[i, j, k - 32] if (0 <= k - 32 < 32) else (c[i, k - 64, j] if (0 <= k - 64 < 32) else 0.0:f32)))
+  } } }
+}""")
+
+
 def _two_outputs() -> Kernel:
     """A value stored twice, once through exp, in one nest."""
     x, y, z = (Buffer(n, f32, shape_of(("m", "n"))) for n in "xyz")
@@ -339,6 +349,7 @@ KERNELS: dict[str, tuple[Kernel, str, Envs]] = {
     "known-multiple-of-16": (op_kernel("sqrt", [("n",)], ("n",)).with_(dims=(DimParam("n", 0, None, 16),)), "", ({"n": 4144}, {"n": 16})),
     "concat-middle": (op_kernel("concat", [("n", "a", 8), ("n", "b", 8)], ("n", "a+b", 8), {"axis": 1}), "", ({"n": 2, "a": 3, "b": 4}, {"n": 2, "a": 0, "b": 1})),
     "concat-last": (op_kernel("concat", [("n", "a", 8), ("n", "a", 5)], ("n", "a", 13), {"axis": 2}), "", ({"n": 2, "a": 3},)),
+    "concat-turned": (_concat_turned(), "", ({"n": 2, "w": 21}, {"n": 1, "w": 3}, {"n": 0, "w": 8})),
     "append": (op_kernel("append_rows", [("b", 2, "p", 40), ("b", 2, "s", 40), ("b",)], ("b", 2, "t", 40), {"length": sym("t")}, dtypes=[f32, f32, i64]), "", ({"b": 2, "p": 5, "s": 2, "t": 9}, {"b": 1, "p": 0, "s": 1, "t": 0}, {"b": 2, "p": 3, "s": 0, "t": 2})),
     "pad": (op_kernel("pad", [("n", "w")], ("n", "w+3"), {"before": (to_dim(0), to_dim(1)), "after": (to_dim(0), to_dim(2)), "mode": "constant"}), "", ({"n": 2, "w": 30},)),
     "slice": (op_kernel("slice", [("n", "w")], ("n", "w-3"), {"starts": (to_dim(0), to_dim(1)), "ends": (sym("n"), sym("w") - 2), "steps": (1, 1)}), "", ({"n": 2, "w": 30},)),

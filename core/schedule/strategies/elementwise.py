@@ -233,7 +233,7 @@ def _block(d: Draft, n: Dim, across: str, inner: str, lines: int) -> None:
     if kernel_facts(d.kernel).prove_divisible(n, lines) is not YES:
         d.do("peel", across, n // lines * lines, ".r")
         d.do("bind", f"{inner}.r", "vector")
-    d.do("split", across, lines, f"{across}.b", f"{across}.i", False)
+    d.do("split", across, lines, d.fresh(f"{across}.b"), f"{across}.i", False)
     d.do("unroll", f"{across}.i")
 
 
