@@ -103,13 +103,14 @@ def chain_link(kernel: Kernel, statement: int, machine: Machine) -> Link | None:
 
 
 def stands_by(kernel: Kernel, statement: int) -> bool:
-    """Whether a statement has nothing to do at the smallest sizes, where another one is in its place, which
-    has nothing to do at large ones: where that is a part of a chain, this one has no groups."""
+    """Whether a statement has something to do at large sizes and nothing at the smallest, where another one
+    is in its place, which has nothing to do at large ones: where that is a part of a chain, this one has no
+    groups."""
     small, large = (
         [group_count(s).evaluate(_sizes(kernel, least)) for s in kernel.body] for least in (1, LARGE_SIZE)
     )
     instead = any(a > 0 and b == 0 for a, b in zip(small, large, strict=True))
-    return instead and small[statement] == 0
+    return instead and small[statement] == 0 and large[statement] > 0
 
 
 def _sizes(kernel: Kernel, least: int) -> dict[str, int]:

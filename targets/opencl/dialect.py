@@ -20,7 +20,7 @@ from smelt.targets.opencl import scalars
 from smelt.targets.opencl.helpers import Helpers, storage_type, value_type
 from smelt.targets.opencl.index import index_text, long_literal
 from smelt.targets.opencl.machine import PRIVATE_LIMIT
-from smelt.targets.opencl.tile_parts import WHOLE, tile_of
+from smelt.targets.opencl.tile_parts import FIRST, WHOLE, tile_of
 from smelt.targets.opencl.vector_arrays import whole_vectors
 from smelt.targets.opencl.writer import Writer
 
@@ -57,8 +57,6 @@ class CVariable:
 
 
 _WORD = re.compile(r"\w+")
-FIRST = "tile.first"
-"""The symbol of the first row of a part of a tile."""
 
 
 class Dialect(GridStatements[str, Place]):
@@ -118,15 +116,18 @@ class Dialect(GridStatements[str, Place]):
 
     @contextmanager
     def _buffers(self, buffers: Sequence[Buffer], body: tuple[Stmt, ...], shared: bool) -> Iterator[None]:
-        """As always, around all of `body` for a part of its rows after the other, if it is a tile."""
+        """As always; if it is a tile, around all of `body` for a part of its rows after the other as long as
+        there are rows."""
         before, tile = self._in_parts, WHOLE if shared else tile_of(buffers, body)
         with ExitStack() as around:
             if tile.rows:
                 name = self.w.fresh("first")
-                head = f"for (long {name} = 0; {name} < {tile.rows}L; {name} += {tile.rows}L / TILE_PARTS)"
-                around.enter_context(self.block(head))
                 facts = self.facts.with_range(FIRST, 0, tile.rows - 1)
                 around.enter_context(self.scope({FIRST: name}, facts))
+                there = self.condition(tile.used)
+                test = f"{name} < {tile.rows}L" + (f" && {there}" if there else "")
+                head = f"for (long {name} = 0; {test}; {name} += {tile.rows}L / TILE_PARTS)"
+                around.enter_context(self.block(head))
                 self._in_parts = tile
             with super()._buffers(buffers, body, shared):
                 yield

@@ -340,7 +340,8 @@ static int32_t flush(void *state) {
   return u->hung ? SMELT_HANGS : u->cl.clFlush(u->queue);
 }
 
-/* ---- lists: command buffers of launches; what the versions of the extension have copies in differs, so they have none ---- */
+/* ---- lists: command buffers of launches; what the versions of the extension have copies in differs, so they have none. A launch alone
+ * is a kernel that has its arguments ---- */
 static void forget(void *state, void *list) {
   cl_unit *u = state;
   cl_list *l = list;
@@ -352,14 +353,14 @@ static void forget(void *state, void *list) {
 
 static int32_t append(cl_unit *u, cl_list *list, const smelt_command *c) {
   const smelt_kernel_desc *desc = &u->model->kernels[c->kernel];
-  size_t lanes = lanes_of(u, c->kernel), all = (size_t)c->groups * lanes;
   int32_t code = 0;
   cl_kernel own = {.handle = u->cl.clCreateKernel(u->program, desc->name, &code)};
   if (!own.handle) return code;
   list->kernels[list->n++] = own.handle;
+  list->lanes = lanes_of(u, c->kernel), list->all = (size_t)c->groups * list->lanes;
   code = set_all(u, &own, desc, c->buffers, c->dims);
-  if (code) return code;
-  return u->recording.clCommandNDRangeKernelKHR(list->buffer, NULL, NULL, own.handle, 1, NULL, &all, &lanes, 0, NULL, NULL, NULL);
+  if (code || !list->buffer) return code;
+  return u->recording.clCommandNDRangeKernelKHR(list->buffer, NULL, NULL, own.handle, 1, NULL, &list->all, &list->lanes, 0, NULL, NULL, NULL);
 }
 
 static void *record(void *state, const smelt_command *commands, uint32_t n) {
@@ -371,10 +372,9 @@ static void *record(void *state, const smelt_command *commands, uint32_t n) {
     if (commands[i].kernel < 0) return NULL;
   cl_list *list = calloc(1, sizeof *list + n * sizeof *list->kernels);
   if (!list) return NULL;
-  list->buffer = u->recording.clCreateCommandBufferKHR(1, &u->queue, u->simultaneous ? flags : NULL, &code);
-  if (!list->buffer) return free(list), NULL;
+  if (n > 1 && !(list->buffer = u->recording.clCreateCommandBufferKHR(1, &u->queue, u->simultaneous ? flags : NULL, &code))) return free(list), NULL;
   for (uint32_t i = 0; i < n && !code; i++) code = append(u, list, &commands[i]);
-  if (!code) code = u->recording.clFinalizeCommandBufferKHR(list->buffer);
+  if (!code && list->buffer) code = u->recording.clFinalizeCommandBufferKHR(list->buffer);
   if (code) forget(u, list), list = NULL;
   return list;
 }
@@ -383,6 +383,8 @@ static int32_t submit(void *state, void *list) {
   cl_unit *u = state;
   cl_list *l = list;
   int32_t code = settle_reads(u);
+  if (!code && !l->buffer) code = u->cl.clEnqueueNDRangeKernel(u->queue, l->kernels[0], 1, NULL, &l->all, &l->lanes, 0, NULL, latest(u));
+  if (!l->buffer) return code ? code : u->cl.clFlush(u->queue);
   if (!code) code = l->submitted > u->finishes && !u->simultaneous ? finish(u) : 0;
   l->submitted = u->finishes + 1;
   if (!code) code = u->recording.clEnqueueCommandBufferKHR(0, NULL, l->buffer, 0, NULL, latest(u));

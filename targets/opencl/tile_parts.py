@@ -9,20 +9,25 @@ from math import prod
 
 from smelt.core.dim import sym
 from smelt.core.ir.analysis.scope import Access, accesses
-from smelt.core.ir.kernel import Buffer, Loop, Stmt, Store, walk
+from smelt.core.ir.kernel import Bound, Buffer, Loop, Stmt, Store, walk
+from smelt.core.ir.rewrite import free_symbols
 from smelt.targets.opencl.vector_arrays import whole_vectors
 
 HALF_FILE = 256
 """Bytes of sums up to which a tile stays whole everywhere: half of 16 registers of 256 bits (AVX2), or of 32
 of 128 (NEON). Fuller files spill what is loaded."""
+FIRST = "tile.first"
+"""The symbol of the first row of a part of a tile."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartedTile:
-    """rows: of the tile; 0: it is none that may be made in parts. loops: the variables of those over rows."""
+    """rows: of the tile; 0: it is none that may be made in parts. loops: the variables of those over rows.
+    used: what holds for FIRST where any row from there on is stored."""
 
     rows: int
     loops: frozenset[str]
+    used: tuple[Bound, ...] = ()
 
 
 WHOLE = PartedTile(0, frozenset())
@@ -47,7 +52,22 @@ def tile_of(buffers: Sequence[Buffer], body: tuple[Stmt, ...]) -> PartedTile:
     again = any(not a.is_store and a.buffer in stores for a in found)
     if again or len(stores) > len(set(stores)) or not all(whole_vectors(b, body) for b in buffers):
         return WHOLE
-    return PartedTile(rows, frozenset(v for over in loops for v in over))
+    known = free_symbols(body)
+    ends = [_ends(a, over[0], known) for a, over in zip(found, loops, strict=True) if a.buffer in stores]
+    used = tuple(b for b in ends[0] if all(b in e for e in ends)) if ends else ()
+    return PartedTile(rows, frozenset(v for over in loops for v in over), used)
+
+
+def _ends(a: Access, row: str, known: frozenset[str]) -> tuple[Bound, ...]:
+    """What holds for FIRST where the access is in bounds at any row from there on."""
+    found = []
+    for b in a.guard:
+        step = b.index.linear(row)
+        grows = step is not None and (step[0].const_or_none or 0) > 0 and row not in b.high.symbols
+        first = b.index.substitute({row: sym(FIRST)})
+        if grows and (first.symbols | b.high.symbols) - {FIRST} <= known:
+            found.append(Bound(first, first, b.high))
+    return tuple(found)
 
 
 def _row_loops(a: Access, rows: int) -> list[str]:

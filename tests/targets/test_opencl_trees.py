@@ -100,6 +100,17 @@ def test_a_tile_of_sums_may_be_made_in_parts(rows: int, parts: int) -> None:
     sizes = ({"n": 0}, {"n": 1}, {"n": rows}, {"n": 3 * rows - 1})
     text = check_tree(partial(OnDevice, tile_parts=parts), tile(rows), sizes).text
     assert f"float16 v_acc[{rows} / TILE_PARTS];" in text and text.count("for (long first = 0") == 1
+    assert f"first < {rows}L && (t * {rows}L + first) < n_n; first" in text  # of the last tile, what has rows
+
+
+@pytest.mark.parametrize("last", [
+    OWN.replace(OTHER, OTHER.split(" if ")[0]),  # the others are stored beyond the last row, too
+    OWN.replace(FIRST, FIRST.replace("n)", "n - r)")),
+    OWN.replace(FIRST, FIRST.replace("0 <= ROWS*i + r", "0 <= i - r")),
+])  # fmt: skip
+def test_parts_of_which_a_row_may_be_stored_are_made(last: str) -> None:
+    """No bound of all stores says that they end."""
+    assert "first < 8L; first" in emit_program([tile(8, last)])[0]
 
 
 @pytest.mark.parametrize(("rows", "last"), [

@@ -47,10 +47,11 @@ are to be used by so many rows that loading one costs little. A tile of two vect
 DECODE_ROWS = 12
 """Rows up to which a weight is decoded for each tile of them again: of more a panel is decoded once."""
 FEW_TASK_ROWS, FEW_TASK_VECTORS = 4, 4
-"""Rows up to which a lane that is a task of its own has one of them, if only a run knows how many there are,
-and the vectors of its tile then: no row is computed that is not there, and the sums hide their latency."""
-MANY = ".m"
-"""What the names of loops over many rows end in, where few have a nest of their own."""
+"""Rows up to which a lane that is a task of its own has all of them, if only a run knows how many there are,
+so that B is read once; and the vectors of its tile for one row alone, whose sums hide their latency."""
+MANY, FEW = ".m", ".f"
+"""What the names of loops over many rows end in, where few have a nest of their own, and of those where one
+has."""
 SHORT_AXIS = 4
 """Steps of the innermost axis of a reduction (3 channels, the fields of a byte) that are written out."""
 
@@ -220,8 +221,9 @@ def _task_shapes(d: Draft, v: View, r: Roles, lanes: int) -> tuple[Shape, ...]:
 
 
 def _by_rows(d: Draft, r: Roles, shape: Shape, columns: int) -> list[tuple[Roles, Shape]]:
-    """The nests and their tiles: two, of which one is empty, where only a run knows whether a lane that is a
-    task of its own would have rows that are not there, or whether weights are decoded once or by tiles."""
+    """The nests and their tiles: several, of which one is not empty, where only a run knows whether a lane
+    that is a task of its own would have rows that are not there, or whether weights are decoded once or by
+    tiles."""
     if r.row is not None and _decoded_panels(d, r, shape):
         n = d.view(r.column).extent(r.row)
         if kernel_facts(d.kernel).prove_lt(DECODE_ROWS, n) is YES:
@@ -240,12 +242,17 @@ def _by_rows(d: Draft, r: Roles, shape: Shape, columns: int) -> list[tuple[Roles
     vectors = shape.vectors
     while vectors < FEW_TASK_VECTORS and columns % (2 * vectors * shape.lanes) == columns % shape.columns:
         vectors *= 2  # a rest would be one more launch
-    few = replace(shape, rows=1, vectors=vectors, panel=shape.panel or shape.columns)
-    if facts.prove_le(n, FEW_TASK_ROWS) is YES:
-        return [(r, few)]
+    one = replace(shape, rows=1, vectors=vectors, panel=shape.panel or shape.columns)
+    few = replace(one, rows=FEW_TASK_ROWS, vectors=1)
     d.order(r.row, *(x for x in v.vars if x != r.row))
-    d.do("divide", r.row, FEW_TASK_ROWS, MANY)
-    return [(r, few), (_renamed(r, MANY), shape)]
+    many = []
+    if facts.prove_le(n, FEW_TASK_ROWS) is not YES:
+        d.do("divide", r.row, FEW_TASK_ROWS, MANY)
+        many = [(_renamed(r, MANY), shape)]
+    if facts.prove_le(n, 1) is YES:
+        return [(r, one)]
+    d.do("divide", r.row, 1, FEW)
+    return [(r, one), (_renamed(r, FEW), few), *many]
 
 
 def _decoded_panels(d: Draft, r: Roles, shape: Shape) -> bool:
@@ -554,6 +561,8 @@ def _tile(
     if d.machine.has_lanes and not (outer and _one_at_most(d, outer)):
         # neighbouring lanes read one row of A, and neighbouring panels of B
         groups = [*batch, *outers, *row_outer, *([outer] if outer else [])]
+    if d.machine.has_lanes and outer is None and row_outer and _one_at_most(d, row_outer[0]):
+        groups = [*row_outer, *batch, *outers]  # the innermost become lanes
     if not groups:
         groups = [d.enclose(inner)]
     d.order(*groups, *row_inner, inner)

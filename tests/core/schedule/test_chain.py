@@ -211,6 +211,8 @@ def test_what_fits_in_one_chain() -> None:
 
 FEW = "group i in min(n, 4, 4*max(5 - n, 0)) { lane j in 48 { y[i, j] = x[i, j] } }"
 MANY = "group i in n - min(n, 4, 4*max(5 - n, 0)) { lane j in 48 { y[i, j] = x[i, j] } }"
+ONE = "group i in min(n, 1, max(2 - n, 0)) { lane j in 48 { y[i, j] = x[i, j] } }"
+TWO = "group i in min(n - 1, 3, 3*max(5 - n, 0)) { lane j in 48 { y[i, j] = x[i, j] } }"
 FIRST = "group i in min(n, 1) { lane j in 48 { y[i, j] = x[i, j] } }"
 OTHERS = "group i in max(n - 1, 0) { lane j in 48 { y[i + 1, j] = x[i + 1, j] } }"
 
@@ -221,6 +223,7 @@ OTHERS = "group i in max(n - 1, 0) { lane j in 48 { y[i + 1, j] = x[i + 1, j] } 
         (ROWS, 0, [False]),
         (f"{FEW} {MANY}", 0, [False, True]),
         (f"{MANY} {FEW}", 1, [True, False]),
+        (f"{ONE} {TWO} {MANY}", 0, [False, False, True]),  # two are no large size
         (f"{FEW} {MANY}", 5, [False, False]),  # few never are: the other one is what there is
         (f"{FIRST} {OTHERS}", 0, [False, False]),  # nobody stands in for the second where there are no others
     ],
