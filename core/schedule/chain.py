@@ -3,8 +3,8 @@ one launch of one group, and which statements that is worth it for.
 
 A launch takes a while, however little it does. In a chain the groups of a statement are a loop of one group,
 and all lanes wait before the next statement begins. The plan is made for the statements as they are: what it
-knows to be dead it gives away, so parameters of a chain may lie in one place of memory. Hence its statements
-are ordered blocks, whatever they touch. A dim says of each whether it takes part.
+knows to be dead it gives away, so parameters of a chain may lie in one place of memory, whatever their types.
+Hence its statements are ordered blocks, whatever they touch. A dim says of each whether it takes part.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from math import prod
 from operator import attrgetter
 
 from smelt.core.dim import ONE, Facts, sym, to_dim
-from smelt.core.dtype import DType
-from smelt.core.ir.analysis.scope import accesses, enter, kernel_facts
+from smelt.core.ir.analysis.scope import enter, kernel_facts
 from smelt.core.ir.barriers import has_lanes, lane_count, own_indices
 from smelt.core.ir.groups import group_count, nest
 from smelt.core.ir.kernel import (
@@ -55,13 +54,12 @@ LARGE_SIZE = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Link:
     """A statement that may be in a chain. most_groups: a launch of more is worth being one. kept_bytes: what
-    a lane keeps for it. dtype: of all its elements in memory."""
+    a lane keeps for it."""
 
     kernel: Kernel
     statement: int
     most_groups: int
     kept_bytes: int
-    dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +84,10 @@ class LinkPlace:
 
 
 def chain_link(kernel: Kernel, statement: int, machine: Machine) -> Link | None:
-    """The statement as a part of chains; None where it is none: it has memory that lanes share, elements of
-    several types, or more groups than are worth it at the smallest sizes already."""
+    """The statement as a part of chains; None where it is none: it has memory that lanes share, or more
+    groups than are worth it at the smallest sizes already."""
     chaining, s = machine.chaining, kernel.body[statement]
-    buffers = kernel.buffers()
-    dtypes = {buffers[a.buffer].dtype for a in accesses(s) if a.buffer in buffers}
-    if chaining is None or len(dtypes) != 1 or not _apart(s, lane_count(s, machine.max_lanes)):
+    if chaining is None or not _apart(s, lane_count(s, machine.max_lanes)):
         return None
     facts = kernel_facts(kernel)
     work = _work(nest(s, "group")[1], _inside_groups(s, facts), machine)
@@ -99,7 +95,7 @@ def chain_link(kernel: Kernel, statement: int, machine: Machine) -> Link | None:
     if group_count(s).evaluate(_sizes(kernel, 1)) > most:
         return None
     kept = _kept(s, facts)
-    return None if kept is None else Link(kernel, statement, most, kept, *dtypes)
+    return None if kept is None else Link(kernel, statement, most, kept)
 
 
 def stands_by(kernel: Kernel, statement: int) -> bool:
@@ -123,15 +119,13 @@ def _sizes(kernel: Kernel, least: int) -> dict[str, int]:
 
 
 def fit_together(parts: Sequence[Wired], machine: Machine) -> bool:
-    """Whether one chain may have all of these: elements of one type, since a language may order accesses of
-    others as it likes; as many parameters as a launch has, and no more on a lane's stack than its cache. A
-    memory takes two words, as every buffer of a launch does."""
+    """Whether one chain may have all of these: as many parameters as a launch has, and no more on a lane's
+    stack than its cache. A memory takes two words, as every buffer of a launch does."""
     chaining = machine.chaining
     assert chaining is not None
     memories, offsets, dims = _parameters(parts)
     return (
-        len({p.link.dtype for p in parts}) <= 1
-        and len(parts) + 2 * len(memories) + len(offsets) + len(dims) <= chaining.words
+        len(parts) + 2 * len(memories) + len(offsets) + len(dims) <= chaining.words
         and sum(p.link.kept_bytes for p in parts) <= machine.cache_bytes[0]
     )
 

@@ -108,7 +108,9 @@ def _bind_arguments(f: Vectors) -> list[str]:
         name = f.w.fresh(f"p_{identifier(b.name)}")
         f.places[b.name] = Place(buffer=b, name=name)
         if b.name in used:
-            kind = f"__global {'' if b.name in stores else 'const '}{storage_type(b.dtype)} *"
+            # parts of a chain may use one place for elements of several types
+            element = f.helpers.aliased(b.dtype) if f.kernel.lies else storage_type(b.dtype)
+            kind = f"__global {'' if b.name in stores else 'const '}{element} *"
             f.head.append(f"  {kind}{name} = ({kind})(b{memory} + w.v[{word}]);")
             f.given[name] = kind + name
     for i, d in enumerate(f.kernel.dims, memories):

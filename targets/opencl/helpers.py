@@ -115,6 +115,13 @@ class Helpers:
         self._types[called] = f"typedef struct {attributes} {{ {kind} v; }} {called};"
         return called
 
+    def aliased(self, dtype: DType) -> str:
+        """The name of a type of elements of memory, which compilers do not take to be apart from others."""
+        kind = storage_type(dtype)
+        called = f"smelt_{kind}_aliased"
+        self._types[called] = f"typedef {kind} __attribute__((may_alias)) {called};"
+        return called
+
     def text(self) -> str:
         """Definitions, in an order that depends only on which there are."""
         types = "".join(f"{self._types[n]}\n" for n in sorted(self._types))

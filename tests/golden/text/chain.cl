@@ -3,12 +3,13 @@
 #endif
 #pragma OPENCL FP_CONTRACT OFF
 
+typedef float __attribute__((may_alias)) smelt_float_aliased;
 static inline long smelt_index_max(long a, long b) { return a > b ? a : b; }
 static inline long smelt_index_min(long a, long b) { return a < b ? a : b; }
 
 #if !defined(ONE) && !defined(ALONE) || defined(ONE_k_chain)
 __attribute__((noinline))
-static void s_k_chain_0(const long lane, __global const float *p_x, __global float *p_a, const long n_on__0, const long n_n__9) {
+static void s_k_chain_0(const long lane, __global const smelt_float_aliased *p_x, __global smelt_float_aliased *p_a, const long n_on__0, const long n_n__9) {
   if (1L <= n_on__0) {
     if (0L < n_n__9) for (long i_i = 0; i_i < n_n__9; ++i_i) {
       (p_a + lane)[(i_i * 48L)] = ((p_x + lane)[(i_i * 48L)] * 2.0f);
@@ -17,7 +18,7 @@ static void s_k_chain_0(const long lane, __global const float *p_x, __global flo
 }
 
 __attribute__((noinline))
-static void s_k_chain_1(const long lane, __global float *p_a, __global float *p_b, const long n_on__1, const long n_n__10) {
+static void s_k_chain_1(const long lane, __global smelt_float_aliased *p_a, __global smelt_float_aliased *p_b, const long n_on__1, const long n_n__10) {
   if (1L <= n_on__1) {
     if (0L < n_n__10) for (long i_i_1 = 0; i_i_1 < n_n__10; ++i_i_1) {
       (p_b + lane)[(i_i_1 * 48L)] = (p_a[(- i_i_1 * 48L - lane + n_n__10 * 48L - 1L)] + 1.0f);
@@ -26,7 +27,7 @@ static void s_k_chain_1(const long lane, __global float *p_a, __global float *p_
 }
 
 __attribute__((noinline))
-static void s_k_chain_2(const long lane, __global float *p_b, __global float *p_y, const long n_on__2, const long n_n__11) {
+static void s_k_chain_2(const long lane, __global smelt_float_aliased *p_b, __global smelt_float_aliased *p_y, const long n_on__2, const long n_n__11) {
   if (1L <= n_on__2) {
     if (0L < n_n__11) for (long i_at = 0; i_at < ((n_n__11 + 1L) / 2L); ++i_at) {
       const long t = smelt_index_max(((n_n__11 + 1L) / 2L), 1L);
@@ -58,10 +59,10 @@ typedef struct { long v[18]; } words_k_chain;
 __kernel __attribute__((reqd_work_group_size(48, 1, 1)))
 void k_chain(
     __global uchar *b0, __global uchar *b1, __global uchar *b2, __global uchar *b3, __global uchar *b4, __global uchar *b5, const words_k_chain w) {
-  __global const float *p_x = (__global const float *)(b0 + w.v[9]);
-  __global float *p_a = (__global float *)(b1 + w.v[10]);
-  __global float *p_b = (__global float *)(b3 + w.v[12]);
-  __global float *p_y = (__global float *)(b5 + w.v[14]);
+  __global const smelt_float_aliased *p_x = (__global const smelt_float_aliased *)(b0 + w.v[9]);
+  __global smelt_float_aliased *p_a = (__global smelt_float_aliased *)(b1 + w.v[10]);
+  __global smelt_float_aliased *p_b = (__global smelt_float_aliased *)(b3 + w.v[12]);
+  __global smelt_float_aliased *p_y = (__global smelt_float_aliased *)(b5 + w.v[14]);
   const long n_on__0 = w.v[6];
   const long n_on__1 = w.v[7];
   const long n_on__2 = w.v[8];
