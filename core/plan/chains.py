@@ -20,6 +20,7 @@ from smelt.core.schedule.chain import (
     Link,
     LinkPlace,
     Wired,
+    busy_together,
     chain_kernel,
     chain_link,
     fit_together,
@@ -130,7 +131,7 @@ def _cut(
         rest = run[at:]
         known = max((_begins(rest, chain) for chain in holding.get(rest[0][0], ())), default=1)
         chain = longest(rest)
-        if len(chain) > max(known, 1):
+        if len(chain) > max(known, 1) and busy_together([w.link for _, w in chain]) > 1:
             yield chain
         at += max(known, len(chain), 1)
 

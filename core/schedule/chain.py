@@ -109,6 +109,17 @@ def stands_by(kernel: Kernel, statement: int) -> bool:
     return instead and small[statement] == 0 and large[statement] > 0
 
 
+def busy_together(links: Sequence[Link]) -> int:
+    """How many of these have something to do at once, where all sizes are the smallest, about 2, or large: of
+    nests for one row, for few and for many it is one."""
+
+    def busy(least: int) -> int:
+        counts = (group_count(a.kernel.body[a.statement]).evaluate(_sizes(a.kernel, least)) for a in links)
+        return sum(n > 0 for n in counts)
+
+    return max(map(busy, (1, 2, LARGE_SIZE)), default=0)
+
+
 def _sizes(kernel: Kernel, least: int) -> dict[str, int]:
     """Sizes that the dims may have: the smallest from this one on where there are such."""
     found = {}
@@ -289,4 +300,6 @@ def _counts(e: Expr, facts: Facts, machine: Machine, innermost: str) -> tuple[in
     return calls, loads
 
 
-__all__ = ["Link", "LinkPlace", "Wired", "chain_kernel", "chain_link", "fit_together", "stands_by"]
+__all__ = [
+    "Link", "LinkPlace", "Wired", "busy_together", "chain_kernel", "chain_link", "fit_together", "stands_by",
+]  # fmt: skip

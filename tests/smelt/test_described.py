@@ -74,14 +74,15 @@ def test_a_product_on_every_unit(model: Path, target: str) -> None:
 
 
 def test_groups_are_what_a_launch_starts(model: Path) -> None:
-    """One part is for few rows and one for many: one of them runs. One more row than fill the groups takes
-    another one."""
+    """One part is for one row, one for few and one for many: one of them runs. One more row than fill the
+    groups takes another one."""
     (row,) = described(model, "x86+opencl")
-    few, many = (
+    one, few, many = (
         [parse_dim(part["groups"][0]).evaluate({"batch": 1, "seq": n}) for n in range(1, 400)]
         for part in row["parts"]
     )
-    assert all((a > 0) != (b > 0) for a, b in zip(few, many, strict=True)) and few[0] > 0
+    assert all(sum(n > 0 for n in at) == 1 for at in zip(one, few, many, strict=True))
+    assert one[0] > 0 and few[1] > 0
     assert many == sorted(many) and many[-1] > 1
 
 

@@ -15,7 +15,15 @@ from smelt.core.ir.kernel import Kernel
 from smelt.core.ir.text import parse_kernel, print_kernel
 from smelt.core.ir.verify_kernel import verify_kernel
 from smelt.core.machine import Chaining
-from smelt.core.schedule.chain import Link, Wired, chain_kernel, chain_link, fit_together, stands_by
+from smelt.core.schedule.chain import (
+    Link,
+    Wired,
+    busy_together,
+    chain_kernel,
+    chain_link,
+    fit_together,
+    stands_by,
+)
 from smelt.targets.opencl.emit import emit_program
 from smelt.targets.opencl.machine import MACHINE
 
@@ -229,3 +237,11 @@ OTHERS = "group i in max(n - 1, 0) { lane j in 48 { y[i + 1, j] = x[i + 1, j] } 
 def test_what_is_for_large_sizes_alone_stands_by(body: str, low: int, found: list[bool]) -> None:
     k = kernel(body, low)
     assert [stands_by(k, n) for n in range(len(k.body))] == found
+
+
+@pytest.mark.parametrize(
+    ("body", "most"), [(f"{ONE} {TWO}", 1), (f"{ONE} {TWO} {ROWS}", 2), (f"{ROWS} {ROWS}", 2)]
+)
+def test_what_has_something_to_do_at_once(body: str, most: int) -> None:
+    k = kernel(body)
+    assert busy_together([Link(k, n, 1, 0) for n in range(len(k.body))]) == most
