@@ -1,7 +1,7 @@
 """What something is made of in, a folder with it out: made by the first of all processes that want it.
 
-Several processes run the tests, and each would compile the runtime for itself. The folders lie in .cache by the
-content of what they are made of, so that the next run finds them, too.
+Several processes run the tests, and each would compile the runtime for itself. The folders lie in .cache, by
+the content of what they are made of, so that the next run finds them, too.
 """
 
 from __future__ import annotations
