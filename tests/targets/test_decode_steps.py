@@ -81,7 +81,7 @@ def test_a_step_is_one_submit(target: str, form: str, sources: Checkout, tmp_pat
     rows = steps(sources, tmp_path, form, target, '{"past_*": "present_*"}', feeds)
     for (found, counted), (_, want), feed in zip(rows, wanted, feeds, strict=True):
         np.testing.assert_allclose(found["logits"], want["logits"], rtol=2e-3, atol=1e-4)
-        assert counted["launches"] > 6 * LAYERS  # chains have joined the small ones
+        assert counted["launches"] > LAYERS  # however many of them chains join
         assert (counted["submits"], counted["waits"]) == (1, 1)
         assert (counted["uploads"], counted["reads"]) == (FORMS[form], 1)
         assert counted["uploaded_bytes"] == sum(a.nbytes for a in feed.values())
