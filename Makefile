@@ -7,8 +7,8 @@ READY  := $(VENV)/.ready
 # distributions compile Python with profiles of its use, version managers seldom do: 7 % of the tests' time
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3.1[1-9]) \
           $(foreach p,python3.11 python3.12 python3.13 python3,$(if $(shell command -v $(p)),$(p))))
-# two more than there are processors: tests of boards wait for them (with one more, 11 % of the time nobody works)
-JOBS   ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
+# one more than there are processors: tests of boards wait for them
+JOBS   ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 
 # options of `make target=...`
 target ?=
