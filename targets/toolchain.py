@@ -371,7 +371,7 @@ def is_prepared(spec: TargetSpec) -> bool:
 
 def prepare(spec: TargetSpec) -> None:
     """Make everything that is kept for a target, so that no later call waits for it. The first time
-    a static program's libc is built, which takes half a minute; call it beside other work."""
+    a static program's libc is built, which takes a minute; call it beside other work."""
     _objects(spec.platform, _RUNTIME)
     _drivers(spec)
     _runner_objects(spec.platform, None, _is_static(spec))

@@ -4,11 +4,12 @@ What the numbers below are worth stands in benchmarks/results/choices.md."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 
 from smelt.core.dim import YES, Dim, product, to_dim
 from smelt.core.ir.analysis.scope import expressions, kernel_facts
-from smelt.core.ir.kernel import Call, Index, Load, walk_expr
+from smelt.core.ir.kernel import Call, Expr, Index, Load, walk_expr
 from smelt.core.ir.rewrite import bound_symbols
 from smelt.core.schedule.draft import Draft
 from smelt.core.schedule.strategies.lanes import FEW_GROUPS
@@ -107,9 +108,19 @@ def _bits(v: View) -> int:
     """What vectors hold elements of: what is stored, or the widest that a long expression computes in. Each
     operation on wider elements takes several vectors, and of a long one these fill blocks of thousands of
     instructions, which LLVM takes seconds for."""
-    found = set().union(*({*walk_expr(s.value)} for s in v.stores))
-    computed = [x.dtype.bits for x in found if not isinstance(x, Load)]
-    return max(computed) if len(found) > LONG_EXPRESSION else v.bits
+    every = [x for s in v.stores for x in walk_expr(s.value)]
+    return max(x.dtype.bits for x in every if not isinstance(x, Load)) if _long(every) else v.bits
+
+
+def _long(every: Sequence[Expr]) -> bool:
+    """Whether so many of these are distinct. What stands below others comes first: to hash an expression is
+    to hash all below it, which for all of 400 took 12 ms."""
+    found: set[Expr] = set()
+    for x in reversed(every):
+        found.add(x)
+        if len(found) > LONG_EXPRESSION:
+            return True
+    return False
 
 
 def _ask_ahead(d: Draft, v: View) -> None:
