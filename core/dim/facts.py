@@ -10,7 +10,7 @@ from math import gcd, lcm
 from types import MappingProxyType
 from typing import Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
-from smelt.core.dim.atoms import Max, Min, SymbolAtom
+from smelt.core.dim.atoms import Atom, Max, Min, SymbolAtom
 from smelt.core.dim.budget import TooLarge
 from smelt.core.dim.expr import (
     ZERO,
@@ -197,10 +197,21 @@ class Facts:
                 low, high = (-(k // c), None) if c > 0 else (None, k // -c)
                 given = self.ranges.get(atom.name, SIZE)
                 return replace(self, ranges={**self.ranges, atom.name: _meet(given, (low, high))})
+        if self._plainly_natural(rest):
+            return self
         parts = self.unfolded(rest)
         if parts != (rest,):
             return reduce(lambda facts, part: facts.with_le(0, part), parts, self)
         return self if rest.is_const and rest.const >= 0 else replace(self, nonneg=_add(self.nonneg, rest))
+
+    def _plainly_natural(self, d: Dim) -> bool:
+        """Whether d is a sum of products of symbols of which none is negative."""
+
+        def natural(x: Atom) -> bool:
+            low = self.ranges.get(x.name, SIZE)[0] if isinstance(x, SymbolAtom) else None
+            return low is not None and low >= 0
+
+        return all(k >= 0 and all(natural(x) for x, _ in mono) for mono, k in d.sorted_items())
 
     def unfolded(self, d: Dim) -> tuple[Dim, ...]:
         """Dims that are all 0 or more exactly where d is, simpler ones where there are any."""

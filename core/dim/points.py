@@ -21,12 +21,14 @@ MOST_APART: Final = 500
 """Points that are kept apart from those that every question is asked at."""
 
 Corner: TypeAlias = tuple[int, float]
-"""About how large a size without an upper bound is, and where between its bounds a symbol lies."""
+"""About how large a size without an upper bound is (-n: just n), and where between its bounds a symbol is."""
 
 _LEAST: Final[Corner] = (0, 0.0)
-_KINDS: Final[tuple[Corner, ...]] = ((9, 0.0), (9, 1.0), (700, 0.5), (40_000, 1.0), _LEAST)
+_BEYOND: Final[Corner] = (-65, 1.0)  # one more than tiles of most sizes fill
+_KINDS: Final[tuple[Corner, ...]] = ((9, 0.0), (9, 1.0), (700, 0.5), (40_000, 1.0), _LEAST, _BEYOND)
 _ALIKE: Final[Mapping[str, Corner]] = MappingProxyType({})
 _MOST: Final[tuple[Corner, ...]] = ((9, 0.0), (40_000, 1.0))
+_FEW: Final[tuple[Corner, ...]] = ((-3, 1.0), (-2, 1.0), (-1, 1.0), (-2, 0.0))
 
 
 def value_at(d: Dim, point: Mapping[str, int]) -> int:
@@ -54,13 +56,13 @@ class Points:
         self.ranges, self.uppers, self.lowers = ranges, uppers, lowers
         self.zeros, self.nonneg = zeros, nonneg
         self._points: tuple[_Point, ...] | None = None
+        self._few: tuple[_Point, ...] | None = None
         self._apart: dict[tuple[frozenset[str], Corner], _Point | None] = {}
 
     def least(self, q: Dim, enough: float = -math.inf) -> float:
         """The least value of q at the points, or the first that is below `enough`; infinite without one."""
         if self._points is None:
-            made = (_Point(self, kind) for kind in _KINDS)
-            self._points = tuple(p for p in made if p.holds())
+            self._points = self._holding(_KINDS)
         least = math.inf
         for value in self._values(q):
             if value is not None and value < least:
@@ -72,14 +74,21 @@ class Points:
     def _values(self, q: Dim) -> Iterator[int | None]:
         """At the points, and where what is added is small and what is taken away is large: as where a sum
         of parts is less than the whole, which has a name of its own."""
-        for p in self._points or ():
-            yield p.value(q)
+        found = [p.value(q) for p in self._points or ()]
+        yield from found
+        if found.count(None) == len(found):  # as in a nest of loops that only few rows have
+            self._few = self._holding(_FEW) if self._few is None else self._few
+            yield from (p.value(q) for p in self._few)
         taken = frozenset().union(
             *[atom.symbols for mono, k in q._poly.items() if k < 0 for atom, _ in mono]
         )
         for kind in _MOST:
             apart = self._where(taken, kind)
             yield None if apart is None else apart.value(q)
+
+    def _holding(self, kinds: tuple[Corner, ...]) -> tuple[_Point, ...]:
+        """The points at corners, where the equalities and inequalities hold there."""
+        return tuple(p for p in (_Point(self, kind) for kind in kinds) if p.holds())
 
     def _where(self, taken: frozenset[str], kind: Corner) -> _Point | None:
         """Where what is taken away is at this corner; None where the equalities do not hold there. Questions
@@ -152,7 +161,7 @@ class _Point:
 
     def _between(self, name: str, low: int | None, high: int | None) -> int:
         size, at = self.others.get(name, self.kind)
-        size += crc32(name.encode()) % (size // 3 + 1)
+        size = -size if size < 0 else size + crc32(name.encode()) % (size // 3 + 1)
         if low is None:
             low = -size if high is None else high - size
         if high is None:

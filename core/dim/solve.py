@@ -80,6 +80,10 @@ class Solver:
         self.zeros, self.nonneg = zeros, nonneg
         facts = (s for fact in (*zeros, *nonneg) for s in fact.symbols)
         self._bounded = frozenset((*self.uppers, *self.lowers, *facts))
+        self._known: dict[Dim, Num] = {}  # what the facts say as they stand: a search may end before them
+        for fact in nonneg:
+            g, q, k = fact.primitive()
+            self._known[q] = max(_ceil(-k, g), self._known.get(q, -INF))
         # monomial -> where it stands: which fact, zeros first, and which of its terms
         self._places: dict[Mono, list[tuple[int, int]]] = {}
         for place, fact in enumerate((*zeros, *nonneg)):
@@ -162,6 +166,8 @@ class Solver:
         memo = self._notes(q).memo
         found = memo.get(q)
         if found is None:
+            if (known := self._known.get(q, -INF)) >= want:
+                return known
             found = memo[q] = self._first(q)
         best, done = found
         spent = self._steps <= 0 or self._work <= 0
@@ -196,7 +202,7 @@ class Solver:
     def _first(self, q: Dim) -> tuple[Num, bool]:
         """The interval's bound of q, and whether there is no better one: a term that shares nothing with the
         rest, and has numbers as its only bounds, can go as far as those say."""
-        best = self._interval(q)
+        best = max(self._interval(q), self._known.get(q, -INF))
         if self._independent(q):
             return best, True
         free = [m for m in q._poly if self._free(m) and _name(m) not in self._mentioned]
@@ -238,12 +244,19 @@ class Solver:
     def _interval(self, q: Dim) -> Num:
         total: Num = 0
         for mono, k in q._poly.items():
-            low, high = self._mono_span(mono)
-            part = _times(k, low if k > 0 else high)
+            part = _times(k, self._mono_low(mono) if k > 0 else self._mono_span(mono)[1])
             if part == -INF:
                 return part
             total += part
         return total
+
+    def _mono_low(self, mono: Mono) -> Num:
+        """The lower end; of a symbol without its upper end, which may take a search."""
+        if len(mono) == 1 == mono[0][1]:
+            atom = mono[0][0]
+            if isinstance(atom, SymbolAtom) and atom.name not in self.lowers:
+                return self._given(atom.name)[0]
+        return self._mono_span(mono)[0]
 
     def _mono_span(self, mono: Mono) -> NumSpan:
         low: Num = 1

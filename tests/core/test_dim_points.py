@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from smelt.core.dim import Dim, dmax, dmin, sym, to_dim
-from smelt.core.dim.points import _KINDS, Points, _Point
+from smelt.core.dim.points import _FEW, _KINDS, Points, _Point
 from smelt.core.dim.solve import Solver
 
 NAMES = "abnm"
@@ -65,7 +65,7 @@ def test_no_point_refutes_what_is_proved(known: Known, q: Dim) -> None:
 @SOME
 def test_all_that_is_known_holds_at_every_point(known: Known, q: Dim) -> None:
     ranges, uppers, lowers, zeros, nonneg = known
-    for kind in _KINDS:
+    for kind in (*_KINDS, *_FEW):
         point = _Point(Points(*known), kind)
         if not point.holds() or (value := point.value(q)) is None:
             continue
@@ -102,3 +102,21 @@ def test_contradictions_refute_nothing() -> None:
 def test_a_division_by_zero_is_no_value() -> None:
     n, z = sym("n"), sym("z")
     assert Points({"z": (0, 0)}, {}, {}, (), ()).least(n // z - 100) == math.inf
+
+
+def test_a_nest_of_few_rows_has_points() -> None:
+    """There are none but where n is 2 to 4; a tile of 4 of them may be cut short, one of 1 is not."""
+    n, o, i = sym("n"), sym("o"), sym("i")
+    rows = dmin(n, 4 * dmax(5 - n, 0), 4)
+    for tile, cut in ((4, True), (1, False)):
+        ranges = {"n": (2, None), "i": (0, tile - 1)}
+        points = Points(ranges, {"o": ((rows + tile - 1) // tile - 1,)}, {}, (), ())
+        assert (points.least(rows - 1 - tile * o - i) < 0) is cut
+        assert points.least(o) < math.inf
+
+
+def test_a_tile_of_many_rows_is_cut_short() -> None:
+    n, o, i = sym("n"), sym("o"), sym("i")
+    for tile in (4, 8, 16, 32, 64):
+        points = Points({"i": (0, tile - 1)}, {"o": ((n + tile - 1) // tile - 1,)}, {}, (), ())
+        assert points.least(n - 1 - tile * o - i) == 1 - tile

@@ -385,3 +385,14 @@ def test_products_of_many_sizes_are_given_up_soon(monkeypatch: pytest.MonkeyPatc
     sizes = [sym(f"d{k}") for k in range(20)]
     assert Facts().prove_eq(sizes[0] * sizes[1] * sym("size"), product(sizes)) is UNKNOWN
     assert asked < 20_000
+
+
+def test_what_is_known_takes_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bounds of o are a division of minima, which a search would go through first."""
+    o, i = sym("o"), sym("i")
+    rows = n - dmin(n, 4 * dmax(5 - n, 0), 4)
+    facts = Facts().with_upper("o", (rows + 15) // 16 - 1).with_range("i", 0, 15)
+    guarded = facts.with_le(16 * o + i + 1, rows)
+    assert facts.with_le(0, 16 * o + i) is facts
+    monkeypatch.setattr(Solver, "_relaxations", None)
+    assert guarded.prove_lt(16 * o + i, rows) is YES and guarded.prove_le(16 * o + i, rows + 2) is YES
