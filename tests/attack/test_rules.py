@@ -47,14 +47,14 @@ def test_the_book_has_every_rule() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rule_is_right_or_refuses(name: str) -> None:
-    """Eight mutants at least, and more until the rule fired and refused; of those it need only refuse one."""
+    """Five mutants at least, and more until the rule fired and refused; of those it need only refuse one."""
     seen: collections.Counter[str] = collections.Counter()
     for seed in range(300):
-        outcome = attack_rule(name, seed, compared=seen["fired"] < 8)
+        outcome = attack_rule(name, seed, compared=seen["fired"] < 5)
         assert not outcome.failed, outcome.detail
         seen[outcome.what] += 1
         done = seen["fired"] and (seen["refused"] or name in TAKES_ALL)
-        if done and seen["fired"] + seen["refused"] >= 8:
+        if done and seen["fired"] + seen["refused"] >= 5:
             break
     assert seen["fired"], f"no form of {name} fits it: {dict(seen)}"
     assert seen["refused"] or name in TAKES_ALL, f"nothing is a near-miss of {name}: {dict(seen)}"

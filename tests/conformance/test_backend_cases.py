@@ -1,4 +1,4 @@
-"""A tenth of ONNX's backend cases, each in one form, and samples of the sweeps and of other targets, all
+"""Seven in a hundred of ONNX's backend cases, each in one form, and samples of the sweeps and of other targets, all
 chosen by hash, against the known failures."""
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SLOWEST = 60.0
 
 def test_sample() -> None:
     """Nothing fails that is not listed, nothing listed passes. Of an op's expansion, which is of other ops,
-    three in a hundred: tests/importer has each."""
-    names = [s.name for s in shipped() if bucket(s.name) < (3 if "_expanded" in s.name else 10)]
+    two: tests/importer has each."""
+    names = [s.name for s in shipped() if bucket(s.name) < (2 if "_expanded" in s.name else 7)]
     wanted = [in_one_form(n) for n in names]
-    assert len(wanted) > 150
+    assert len(wanted) > 100
     nothing_new(wanted)
 
 

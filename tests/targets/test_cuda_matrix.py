@@ -85,7 +85,7 @@ def test_rows_of_all_heights(rows: int) -> None:
     assert done.inputs[1].layout is not None and len(done.scratch) > 0
 
 
-@pytest.mark.table(2)
+@pytest.mark.table(3)
 @pytest.mark.parametrize("chip", ["sm_80", "sm_87", "sm_90"])
 @pytest.mark.parametrize("along", ["n", "k"])
 def test_it_assembles_without_spills(chip: str, along: str) -> None:

@@ -114,7 +114,7 @@ kernel @picked(n: dim in 1..*, x: f32[n, 16], ids: i32[n]) -> (y: f32[n, 16]) {
 """Name -> text, sizes, threads of a group."""
 
 
-@pytest.mark.table(2)  # the emitter is that of processors, whose test has all
+@pytest.mark.table(3)  # the emitter is that of processors, whose test has all
 @pytest.mark.parametrize("name", sorted(TREES))
 def test_cpu_tree(name: str) -> None:
     text, sizes = TREES[name]

@@ -102,7 +102,7 @@ def native() -> list[Cpu]:
     return [*CPUS, *(cpu_for("x86_64-unknown-linux-gnu", "x86-64-v3", f) for f in more)]
 
 
-@pytest.mark.table(2)
+@pytest.mark.table(3)
 @pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
 @pytest.mark.parametrize("name", KERNELS)
 def test_products_of_bytes_on_each_level(name: str, cpu: Cpu) -> None:
@@ -119,7 +119,7 @@ def test_products_of_bytes_on_each_level(name: str, cpu: Cpu) -> None:
             np.testing.assert_array_equal(got.reshape(want.shape), want, err_msg=f"{env}")
 
 
-@pytest.mark.table(2)
+@pytest.mark.table(3)
 @pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
 @pytest.mark.parametrize(("k", "n"), [(3, 5), (8, 16), (33, 100), (64, 65)])
 def test_products_of_words_on_each_level(k: int, n: int, cpu: Cpu) -> None:
@@ -146,7 +146,7 @@ kernel @t(m: dim in 0..*, a: u8[2, {rows}, {k}], b: i8[2, {b}]) -> (y: i32[2, {r
 }}"""
 
 
-@pytest.mark.table(2)
+@pytest.mark.table(3)
 @pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
 @pytest.mark.parametrize("along", ["rows", "columns"])
 @pytest.mark.parametrize(("rows", "few"), [("m", False), ("40", False), ("9", True)])
@@ -181,7 +181,7 @@ ARM = {
 }
 
 
-@pytest.mark.table(2)
+@pytest.mark.table(3)
 @pytest.mark.parametrize(("first", "deep"), [(0, "product-64x65"), (1, "product-129x33")])
 @pytest.mark.parametrize("level", ARM)
 def test_products_of_bytes_on_arm(level: str, first: int, deep: str, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ PACKED = {
 }  # fmt: skip
 
 
-@pytest.mark.table(2)
+@pytest.mark.table(3)
 @pytest.mark.parametrize("cpu", native(), ids=lambda c: f"{c.cpu}{c.features[:8]}")
 @pytest.mark.parametrize("name", PACKED)
 def test_products_of_packed_weights_on_each_level(name: str, cpu: Cpu) -> None:

@@ -35,7 +35,7 @@ def test_tree(name: str, cpu: Cpu) -> None:
 ROW_PRODUCTS = [name for name, (kernel, *_) in KERNELS.items() if kernel.name == "row_product"]
 
 
-@pytest.mark.table(4)
+@pytest.mark.table(6)
 @pytest.mark.parametrize("cpu", CPUS, ids=[c.cpu for c in CPUS])
 @pytest.mark.parametrize("name", ROW_PRODUCTS)
 def test_row_product(name: str, cpu: Cpu) -> None:
@@ -63,7 +63,7 @@ PANEL_BITS = 512
 PACKED = [name for name, (_, constants, _) in KERNELS.items() if constants and name not in ROW_PRODUCTS]
 
 
-@pytest.mark.table(4)
+@pytest.mark.table(6)
 @pytest.mark.parametrize("cpu", CPUS, ids=[c.cpu for c in CPUS])
 @pytest.mark.parametrize("name", PACKED)
 def test_panels_of_one_width(name: str, cpu: Cpu) -> None:

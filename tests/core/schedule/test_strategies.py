@@ -21,7 +21,7 @@ from smelt.core.schedule.strategies import draft
 from smelt.core.schedule.strategies.contraction import choose_shape, register_shapes
 
 
-@pytest.mark.table(6)
+@pytest.mark.table(8)
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
 @pytest.mark.parametrize("name", KERNELS)
 def test_meaning_is_kept(name: str, machine: Machine) -> None:
