@@ -7,11 +7,11 @@ are a later smelt's and are left alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from smelt.core.dim import MAX_TEXT, Dim, named_dims, parse_dim
+from smelt.core.dim import MAX_TEXT, Dim, asked_parts, named_dims, parse_dim
 from smelt.core.dtype import ALL, INT64
 from smelt.core.naming import is_entry, is_name
 
@@ -337,7 +337,7 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
     if len({row["name"] for row in found}) != len(found):
         raise ValueError("manifest.entries: two have one name")
     views = entry_views(manifest)
-    parts = named_dims(manifest["parts"])
+    parts = named_dims(asked_parts(manifest["parts"], [str(d) for view in views for d in _port_sizes(view)]))
     for n, view in enumerate(views):
         try:
             _check_entry(view, parts)
@@ -375,7 +375,7 @@ def _check_entry(manifest: Mapping[str, Any], parts: Mapping[str, Dim]) -> None:
         check_groups(manifest.get("groups", {}).get(side, ()), ranks, f"manifest.groups.{side}")
     _check_state(manifest, parts)
     known = {s["name"] for s in manifest["symbols"]} | {name for name, _ in manifest["sizes"]}
-    if both := sorted(known & parts.keys()):
+    if both := sorted(known & {name for name, _ in manifest["parts"]}):
         raise ValueError(f"manifest.parts: '{both[0][:40]}' is the name of a size, too")
     # what a feed binds, and what a run finds; parse_dim raises ValueError, too
     for row in (*manifest["inputs"], *manifest["state"]):
@@ -383,6 +383,16 @@ def _check_entry(manifest: Mapping[str, Any], parts: Mapping[str, Dim]) -> None:
         strange = {s for d in shape if isinstance(d, str) for s in parse_dim(d, names=parts).symbols} - known
         if strange:
             raise ValueError(f"manifest: '{row['name'][:40]}' has unknown sizes {sorted(strange)}")
+
+
+def _port_sizes(manifest: Mapping[str, Any]) -> Iterator[int | str]:
+    """The extents and byte counts of an entry's inputs and states."""
+    for row in manifest["inputs"]:
+        yield from row["shape"]
+    for row in manifest["state"]:
+        yield row["bytes"]
+        for side in ("shape", "next", "start"):
+            yield from row[side] or ()
 
 
 def _check_states(views: Sequence[Mapping[str, Any]], manifest: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ from smelt.core.dim.expr import (
 )
 from smelt.core.dim.facts import NO, UNKNOWN, YES, Facts, Range, Truth
 from smelt.core.dim.parse import MAX_TEXT, dim_from_param, parse_dim
-from smelt.core.dim.parts import Parts, named_dims
+from smelt.core.dim.parts import Parts, asked_parts, named_dims
 from smelt.core.dim.points import value_at
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "TooLarge",
     "Truth",
     "align_up",
+    "asked_parts",
     "ceildiv",
     "dim_from_param",
     "dmax",

@@ -26,6 +26,7 @@ REPEATED: Final = 12
 """Characters of what occurs more than once; what is longer has a name."""
 
 _BARE: Final = re.compile(r"\w+")
+_NAME: Final = re.compile(r"[A-Za-z_][\w.]*")
 _Join: TypeAlias = Callable[[Sequence[str]], str]
 
 
@@ -149,9 +150,31 @@ def named_dims(rows: Iterable[Sequence[str]]) -> dict[str, Dim]:
     found: dict[str, Dim] = {}
     for name, text in rows:
         if name in found:
-            raise ValueError(f"two parts of formulas are called '{name:.40}'")
+            raise _twice(name)
         found[name] = parse_dim(text, names=found)
     return found
+
+
+def asked_parts(rows: Sequence[Sequence[str]], texts: Iterable[str]) -> list[Sequence[str]]:
+    """Of rows of Parts those that these texts need. Raises ValueError for a name that comes twice.
+
+    A manifest's reader takes the sizes of a few ports: to parse all 66 parts of a detector's takes 40 ms,
+    a seventh of its opening at an OpenCL device."""
+    wanted = {word for text in texts for word in _NAME.findall(text)}
+    found: list[Sequence[str]] = []
+    names = set()
+    for name, text in reversed(rows):
+        if name in names:
+            raise _twice(name)
+        names.add(name)
+        if name in wanted:
+            wanted.update(_NAME.findall(text))
+            found.append((name, text))
+    return found[::-1]
+
+
+def _twice(name: str) -> ValueError:
+    return ValueError(f"two parts of formulas are called '{name:.40}'")
 
 
 def _operands(atom: Atom) -> tuple[Dim, ...]:

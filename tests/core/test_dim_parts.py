@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from smelt.core.dim import Dim, Parts, dmax, dmin, named_dims, parse_dim, sym, to_dim
+from smelt.core.dim import Dim, Parts, asked_parts, dmax, dmin, named_dims, parse_dim, sym, to_dim
 from smelt.core.dim.parts import LONGEST
 
 NAMES = ("n", "h", "w", "p2o.DynamicDimension.0", "batch-size", "max", "p1", "p2_7")
@@ -99,3 +99,28 @@ def test_rows_that_are_no_parts_are_refused(rows: list[tuple[str, str]], said: s
 
 def test_a_part_is_what_was_named_before_it() -> None:
     assert named_dims([("p1", "p2 + 1"), ("p2", "p1*n")])["p2"] == (sym("p2") + 1) * sym("n")
+
+
+ROWS = [("p1", "n + 1"), ("p2", "p1*h"), ("p3", "(h + 7)//8"), ("p4", "p2 + p1")]
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked"),
+    [
+        (["n", "h*w"], []),
+        (["p2 + w"], ["p1", "p2"]),
+        (["p3", "p1"], ["p1", "p3"]),
+        (["`p4`"], ["p1", "p2", "p4"]),
+    ],
+)
+def test_a_text_asks_for_what_it_names_and_what_that_names(texts: list[str], asked: list[str]) -> None:
+    found = asked_parts(ROWS, texts)
+    assert [name for name, _ in found] == asked
+    assert [parse_dim(t, names=named_dims(found)) for t in texts] == [
+        parse_dim(t, names=named_dims(ROWS)) for t in texts
+    ]
+
+
+def test_two_parts_of_one_name_are_refused_whoever_asks() -> None:
+    with pytest.raises(ValueError, match="called 'p1'"):
+        asked_parts([*ROWS, ("p1", "n")], ["n"])
