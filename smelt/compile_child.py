@@ -138,7 +138,7 @@ def _compile(request: Request, progress: OnProgress, scratch: Path) -> dict[str,
         made = make(stage, request, progress)
         stage.seal(made)
     told = [note] if note else []
-    told += made.get("schedules", {}).get("notes", [])
+    told += [*made.get("schedules", {}).get("notes", []), *made.get("notes", [])]
     return {"ok": True, "folder": stage.path.name, "note": "\n".join(told)}
 
 

@@ -23,7 +23,7 @@ from smelt.core.ir.graph import Module, TensorType
 from smelt.core.ir.store import pack_weights
 from smelt.core.ir.verify import module_facts
 from smelt.core.machine import CPU, Machine
-from smelt.core.naming import Names, name_from
+from smelt.core.naming import Names, entry_part, name_from
 from smelt.core.plan.link import Arranged, Linked, link
 from smelt.core.plan.program import HostProgram
 from smelt.core.plan.room import with_room
@@ -209,7 +209,9 @@ def _of_variant(c: Compilation, v: VariantSpec, spec: TargetSpec) -> Compilation
     """The compile before its first pass for a variant, with tables of its own."""
     own = replace(c.request, place=()) if v.unit == CPU and spec.devices else c.request
     own = replace(own, target=str(v.level)) if spec.better else own  # a dump is of one variant
-    return replace(c, request=own, halved=dict(c.halved), work=dict(c.work), asked=dict(c.asked))
+    return replace(
+        c, request=own, halved=dict(c.halved), work=dict(c.work), asked=dict(c.asked), idle=dict(c.idle)
+    )
 
 
 def _scheduled(
@@ -452,6 +454,7 @@ def _made_by(request: Request, lowered: Lowered) -> dict[str, Any]:
             "choose": request.choose,
         },
         **_recalled(request, lowered),
+        **_idle(request, lowered),
     }
 
 
@@ -465,6 +468,18 @@ def _recalled(request: Request, lowered: Lowered) -> dict[str, Any]:
         "notes": list(notes(parse_book(request.schedules), lowered.asked)),
     }
     return {"schedules": told}
+
+
+def _idle(request: Request, lowered: Lowered) -> dict[str, Any]:
+    """The field of the manifest about rules of placement that decide nothing; none without them."""
+    names = [name for name, _ in request.entries]
+    notes = []
+    for rule, unit in request.place:
+        entry, pattern = entry_part(rule, names)
+        asked = [c for c in lowered.compilations if entry in (None, c.request.entry)]
+        if not any(pattern in dict(c.request.place) and pattern not in c.idle for c in asked):
+            notes.append(f"place: no kernel fits '{rule}={unit}'")
+    return {"notes": notes} if notes else {}
 
 
 def _found(name: str, c: Compilation, fp16: bool) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from smelt.core.naming import check_name, entry_part
 from smelt.core.package import package_of
 from smelt.core.passes.context import Context, Options, nothing
 from smelt.core.passes.equivalence import NAIVE
-from smelt.core.passes.lowering import half
+from smelt.core.passes.lowering import half, place
 from smelt.core.passes.lowering.lower import lower
 from smelt.core.passes.manager import Pass, run_pipeline, run_together
 from smelt.core.passes.numerics import fast_parts
@@ -82,7 +82,7 @@ class Compilation:
     of each kernel, counted before they are scheduled. unscheduled: the module before the schedule, where a
     description is asked for that needs it. states: the states that this module has a part in. asked: what the
     schedule was asked about each kernel, and what it answered. op_types: by op type of the model the origins
-    of its nodes, where rules of placement may name it.
+    of its nodes, where rules of placement may name it. idle: the patterns of such rules that fit no kernel.
     """
 
     request: Request
@@ -97,6 +97,7 @@ class Compilation:
     unscheduled: Module | None = None
     states: tuple[StateUse, ...] = ()
     asked: dict[str, Recalled] = field(default_factory=dict)
+    idle: dict[str, None] = field(default_factory=dict)
 
     def head(self) -> dict[str, Any]:
         """The head of a dump: all of it but the module."""
@@ -153,6 +154,8 @@ class Compilation:
         folder = os.environ.get("SMELT_DUMP")
         dump = PassDumps(Path(folder) / r.entry, self) if folder else None
         context = Context(units[default], options, on_pass=hooks, dump=dump, units=units, unit=default)
+        if r.place:
+            context = context.with_(on_pass=(*hooks, place.reporter(self.idle, context)))
         return context.from_environment()
 
     def own(self, passes: Sequence[Pass], spread: SpreadOut = serially) -> tuple[Pass, ...]:

@@ -32,7 +32,7 @@ from state_models import DECODER_STATE, decoder
 
 import smelt
 from smelt.core.bundle import Bundle, read_bundle
-from smelt.core.diag import SmeltError
+from smelt.core.diag import SmeltError, SmeltWarning
 from smelt.core.manifest_schema import check_manifest
 from smelt.entries import requests_of
 from smelt.request import Request
@@ -417,6 +417,20 @@ def test_rules_of_placement_go_to_the_entries_that_have_the_part(tmp_path: Path)
         ["Abs", "low", "relu", "R*"],
         ["Relu", "relu", "R*"],
     ]
+
+
+def test_rules_of_placement_that_fit_no_kernel_are_told(tmp_path: Path) -> None:
+    """In no entry; what one of them has is in use."""
+    for name, body in (("a", "y = Abs (x)"), ("b", "y = Relu (x)")):
+        save = parser.parse_model(f"{HEAD} (float[n] x) => (float[n] y) {{ {body} }}")
+        (tmp_path / f"{name}.onnx").write_bytes(save.SerializeToString())
+    entries = {name: str(tmp_path / f"{name}.onnx") for name in "ab"}
+    rules = {"Ab*": "cpu", "b/R*": "cpu", "a/R*": "cpu", "T?p": "cpu", "*": "cpu"}
+    with pytest.warns(SmeltWarning) as told:
+        bundle = smelt.compile(entries, place=rules, output=tmp_path / "out")
+    notes = [f"place: no kernel fits '{pattern}=cpu'" for pattern in ("a/R*", "T?p")]
+    assert [str(w.message).splitlines() for w in told] == [notes]
+    assert bundle.manifest["notes"] == notes
 
 
 def test_problems_say_the_entry(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from smelt.core.ir.graph import Graph, Module, Node, Ref, Value
 from smelt.core.ir.units import CALLS, HELD, HOST_CALLS, VIEWS
 from smelt.core.machine import ANY_UNIT, CPU
 from smelt.core.passes.cleanup.dce import dce
-from smelt.core.passes.context import Context
+from smelt.core.passes.context import Context, Hook
 from smelt.core.passes.lowering.costs import Choice, chosen
 from smelt.core.passes.lowering.hosted import decided, hosted
 from smelt.core.system import is_auto, system_of, weighing_of
@@ -50,8 +50,8 @@ def place(module: Module, ctx: Context) -> Module:
     kernel's own node is of those that hold the node. The rule may leave that to costs (docs/units.md).
 
     Raises SmeltError for a unit that there is not, for a name that nothing has, and for names of one
-    kernel's nodes that are to be on several units; `*` and the like may fit nothing. For costs that cannot be
-    told, as system_of and point_of do."""
+    kernel's nodes that are to be on several units; `*` and the like may fit nothing, which `reporter`
+    tells. For costs that cannot be told, as system_of and point_of do."""
     rules = _Rules.of(module, ctx)
     rules.check()
     if not ctx.units:
@@ -74,6 +74,18 @@ def explain_places(module: Module, ctx: Context) -> tuple[str, ...]:
             why = f"it computes in {', '.join(sorted(missing))}, which some devices lack"
             lines.append(f"{name}: at the CPU, since {why}; a rule '{name}=UNIT' places it elsewhere")
     return tuple(dict.fromkeys(lines))
+
+
+def reporter(idle: dict[str, None], ctx: Context) -> Hook:
+    """A hook that fills `idle` when the pass is done: patterns of ctx.options.place that fit no kernel."""
+
+    def look(before: Module, name: str, after: Module) -> None:
+        if name == "place":
+            rules, calls = _Rules.of(before, ctx), list(before.calls())
+            patterns = [p for p, _ in ctx.options.place]
+            idle.update((p, None) for p in patterns if not any(rules.fits(p, n) for n in calls))
+
+    return look
 
 
 def choice_of(module: Module, graph: Graph, ctx: Context) -> Choice | None:

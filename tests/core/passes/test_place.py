@@ -19,7 +19,9 @@ from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.lowering.fuse import fuse
 from smelt.core.passes.lowering.lower import lower
-from smelt.core.passes.lowering.place import explain_places, place
+from smelt.core.passes.lowering.place import explain_places, place, reporter
+from smelt.core.passes.manager import run_pipeline
+from smelt.core.passes.pipeline import PIPELINE
 
 MACHINE = Machine("m", 256, 16)
 UNITS = {"cpu": MACHINE, "gpu": MACHINE, "npu": MACHINE}
@@ -225,6 +227,15 @@ def test_op_types_place_the_kernels_that_do_work_of_them() -> None:
     assert units(("g", "npu"), ("f", "gpu")) == units(("g", "npu"), ("*", "gpu"))  # no op type
     with pytest.raises(SmeltError, match="near to it are 'Early'"):
         units(("Earl", "gpu"))
+
+
+def test_rules_that_fit_no_kernel_are_told() -> None:
+    op_types = {"Late": ["late"], "Folded": ["gone"]}
+    rules = (("Late", "gpu"), ("Top*", "cpu"), ("Folded", "npu"), ("*", "cpu"), ("?", "gpu"), ("g", "cpu"))
+    ctx = Context(MACHINE, Options(place=rules, op_types=op_types), units=UNITS, unit="cpu")
+    idle: dict[str, None] = {}
+    run_pipeline(module(HELD), [PIPELINE[-1]], ctx.with_(on_pass=(reporter(idle, ctx),)))
+    assert [*idle] == ["Top*", "Folded"]
 
 
 def test_calls_say_what_they_hold_where_there_are_rules() -> None:
