@@ -112,7 +112,7 @@ def _time_warping(c: Call) -> Ref:
     moves = _moves(c, b.reshape(c.x(0), (rows * columns,)), rows, columns, diagonals)
     width, none = b.from_dims([rows], ()), b.constant(np.array(0, np.int64))
 
-    def back(g: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+    def back(g: GraphBuilder, k: Dim, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
         row, column, going = states
         place = g.emit("add", [g.emit("mul", [g.emit("add", [row, column]), width]), row])
         move = g.emit("gather", [moves, place], {"axis": 0})
@@ -160,9 +160,9 @@ def _moves(c: Call, costs: Ref, rows: Dim, columns: Dim, diagonals: Dim) -> Ref:
         first = g.broadcast_to(g.scalar(math.inf, x), (1,))
         return g.slice_axis(g.emit("concat", [first, x], {"axis": 0}), 0, 0, rows)
 
-    def step(g: GraphBuilder, d: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+    def step(g: GraphBuilder, d: Dim, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
         before, earlier = states
-        at = g.from_dims([d], ()) if isinstance(d, Dim) else d
+        at = g.from_dims([d], ())
         column = g.emit("sub", [at, row])
         zero = g.scalar(0, column)
         inside = g.emit("and", [g.emit("greater_equal", [column, zero]), g.emit("less", [column, wide])])

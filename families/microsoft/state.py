@@ -57,7 +57,7 @@ def _linear_attention(c: Call) -> tuple[Ref, Ref]:
     state = c.cast(c.x(3), to) if c.has(3) else b.broadcast_to(c.scalar(0, v), (batch, groups, size, width))
     scale = c.number("scale", 0.0)
 
-    def step(g: GraphBuilder, i: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+    def step(g: GraphBuilder, i: Dim, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
         (s,) = states
         query, key, value, *own = (at(g, x, i) for x in (q, k, v, *gates))
         row = g.reshape(key, (batch, groups, 1, size))

@@ -50,8 +50,16 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 def steps(
     sources: Checkout, folder: Path, form: str, target: str, state: str, feeds: list[dict[str, Any]]
 ) -> list[tuple[dict[str, Any], dict[str, int]]]:
+    """(outputs, counts) of each run of a decoder."""
+    return runs(sources, folder, decoders.decoder(form, LAYERS), target, state, feeds)
+
+
+def runs(
+    sources: Checkout, folder: Path, model: onnx.ModelProto, target: str, state: str,
+    feeds: list[dict[str, Any]],
+) -> list[tuple[dict[str, Any], dict[str, int]]]:  # fmt: skip
     """(outputs, counts) of each run."""
-    onnx.save(decoders.decoder(form, LAYERS), str(folder / "model.onnx"))
+    onnx.save(model, str(folder / "model.onnx"))
     (folder / "feeds").write_bytes(pickle.dumps(feeds))
     done = sources.script(SCRIPT, str(folder), target, state)
     assert done.returncode == 0, done.stderr
@@ -97,3 +105,34 @@ def test_a_step_that_is_fed_its_cache(sources: Checkout, tmp_path: Path) -> None
         for name, array in want.items():
             np.testing.assert_allclose(found[name], array, rtol=2e-3, atol=1e-4)
         assert (counted["submits"], counted["uploads"], counted["reads"]) == (1, len(feed), len(want))
+
+
+RECURRENT = """<ir_version: 9, opset_import: ["" : 18]> rows (float[t, n, 4] x, float[n, 4] start)
+    => (float[t, 2, n, 3] h, float[n, 4] last, float[t, n, 4] rows) {
+    h = LSTM <hidden_size = 3, direction = "bidirectional"> (x, w, r)
+    last, rows = Scan <num_scan_inputs = 1, scan_input_directions = [1], body = step
+        (float[n, 4] s, float[n, 4] row) => (float[n, 4] next, float[n, 4] made)
+        { next = Add (s, row) made = Tanh (next) }> (start, x)
+}"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_run_of_loops_over_time_is_one_submit(target: str, sources: Checkout, tmp_path: Path) -> None:
+    """However many rounds they have: no number of a round goes up."""
+    model = onnx.parser.parse_model(RECURRENT)
+    rng = np.random.default_rng(5)
+    for name, shape in (("w", (2, 12, 4)), ("r", (2, 12, 3))):
+        drawn = rng.standard_normal(shape, np.float32) / 2
+        model.graph.initializer.append(onnx.numpy_helper.from_array(drawn, name))
+    sizes = ((6, 2), (1, 1), (23, 3))
+    feeds = [
+        {"x": rng.standard_normal((t, n, 4), np.float32), "start": rng.standard_normal((n, 4), np.float32)}
+        for t, n in sizes
+    ]
+    oracle = runtime_session(model)
+    names = [o.name for o in oracle.get_outputs()]
+    rows = runs(sources, tmp_path, model, target, "{}", feeds)
+    for feed, (found, counted) in zip(feeds, rows, strict=True):
+        for name, array in zip(names, oracle.run(None, feed), strict=True):
+            np.testing.assert_allclose(found[name], array, rtol=2e-3, atol=1e-4)
+        assert (counted["submits"], counted["uploads"], counted["reads"]) == (1, 2, 3)

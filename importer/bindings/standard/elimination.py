@@ -53,8 +53,8 @@ def _eliminated(c: Call, n: Dim) -> Ref:
     rows = c.iota(n)
     one = b.broadcast_to(b.scalar(1, x), (batch,))
 
-    def step(r: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
-        at, (m, found) = _place(r, k), states
+    def step(r: GraphBuilder, k: Dim, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        at, (m, found) = r.from_dims([k], ()), states
         zero, unit = r.scalar(0, m), r.scalar(1, m)
         m, best = _pivoted(r, m, at, rows)
         row = r.emit("gather", [m, at], {"axis": 1})
@@ -70,11 +70,6 @@ def _eliminated(c: Call, n: Dim) -> Ref:
 
     (_, found), _ = counted(c, n, [x, one], step)
     return b.cast(b.reshape(found, shape[:-2]), dtype)
-
-
-def _place(b: GraphBuilder, k: Dim | Ref) -> Ref:
-    """The number of a round as an i64 scalar."""
-    return k if isinstance(k, str) else b.from_dims([k], ())
 
 
 def _pivoted(b: GraphBuilder, m: Ref, k: Ref, rows: Ref) -> tuple[Ref, Ref]:
@@ -106,8 +101,8 @@ def _inverse(c: Call) -> Ref:
     unit = c.cast(c.emit("equal", b.reshape(rows, (n, 1)), rows), wide(dtype))
     both = c.emit("concat", x, b.broadcast_to(unit, (batch, n, n)), axis=2)
 
-    def step(r: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
-        at = _place(r, k)
+    def step(r: GraphBuilder, k: Dim, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        at = r.from_dims([k], ())
         m, _ = _pivoted(r, states[0], at, rows)
         row = r.emit("gather", [m, at], {"axis": 1})
         row = r.emit("div", [row, r.reshape(r.emit("gather", [row, at], {"axis": 1}), (batch, 1))])

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from smelt.core.dim import ONE, Dim, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
-from smelt.importer.bindings.standard.scan import at, backwards, counted
+from smelt.importer.bindings.standard.scan import at, counted
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
@@ -289,13 +289,13 @@ def _direction(
     shares = layer.share(x, bias)
     lengths = b0.reshape(b0.cast(c.x(4), i64), (*c.shape(4), 1)) if c.has(4) else ""
 
-    def step(b: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
-        t = backwards(b, k, time) if flip else k
+    def step(b: GraphBuilder, k: Dim, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        t = time - 1 - k if flip else k
         if not lengths:
             new = cell(b, at(b, shares, t), states)
             return new, [new[0]]
         # after the end of its sequence a row keeps its states and gives zeros
-        now = t if isinstance(t, str) else b.from_dims([t], [])
+        now = b.from_dims([t], [])
         live = b.emit("less", [now, lengths])
         fed = states
         if layer.of_state is not _product:  # one that looks at its input's range: ended rows give zeros there

@@ -16,7 +16,7 @@ from smelt.importer.branches import closed, declared, inner_symbols
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
-ScanStep: TypeAlias = "Callable[[GraphBuilder, Dim | Ref, list[Ref]], tuple[list[Ref], list[Ref]]]"
+ScanStep: TypeAlias = "Callable[[GraphBuilder, Dim, list[Ref]], tuple[list[Ref], list[Ref]]]"
 """(builder, round, states) -> (new states of the same types, what the round adds to the stacks)."""
 
 UNROLLED = 4
@@ -39,7 +39,9 @@ def counted(c: Call, count: Dim, states: Sequence[Ref], step: ScanStep) -> tuple
         k = region.add_input(b.store.new_value(), TensorType(i64, ()), "")
         going = region.add_input(b.store.new_value(), TensorType(bool_, ()), "")
         inner = [region.add_input(b.store.new_value(), b.type_of(s), "") for s in states]
-        after, added = step(region, k, inner)
+        # a size, not an operand: a device's launches get it as a parameter, and nothing goes up in a round
+        last = to_dim(0) if count == 0 else count - 1
+        after, added = step(region, region.bind(k, 0, "round", 0, last), inner)
         after = [
             _held(c, region, i, b.type_of(s), t) for i, (s, t) in enumerate(zip(states, after, strict=True))
         ]
@@ -67,27 +69,13 @@ def _held(c: Call, region: GraphBuilder, i: int, t: TensorType, ref: Ref) -> Ref
     return region.reshape(ref, t.shape)
 
 
-def _number(b: GraphBuilder, k: Dim | Ref) -> Ref:
-    """The number of a round as an i64 scalar."""
-    return k if isinstance(k, str) else b.from_dims([k], [])
-
-
-def at(b: GraphBuilder, x: Ref, k: Dim | Ref, axis: int = 0) -> Ref:
-    """x[k] along an axis that goes; k is a number or an i64 scalar."""
+def at(b: GraphBuilder, x: Ref, k: Dim, axis: int = 0) -> Ref:
+    """x[k] along an axis that goes."""
     t = b.type_of(x)
     rest = (*t.shape[:axis], *t.shape[axis + 1 :])
-    if not isinstance(k, str):
-        return b.reshape(b.slice_axis(x, axis, k, k + 1), rest)
     if t.shape[axis] == 0:  # in the body of a loop of no rounds: only the type counts
         return b.emit("broadcast_to", [b.constant(np.zeros((), t.dtype.numpy))], {"shape": rest})
-    return b.emit("gather", [x, k], {"axis": axis})
-
-
-def backwards(b: GraphBuilder, k: Dim | Ref, count: Dim) -> Dim | Ref:
-    """count - 1 - k."""
-    if isinstance(k, Dim):
-        return count - 1 - k
-    return b.emit("sub", [b.from_dims([count - 1], []), k])
+    return b.reshape(b.slice_axis(x, axis, k, k + 1), rest)
 
 
 # ---------------------------------------------------------------- scan
@@ -107,9 +95,9 @@ def _scan(c: Call) -> Sequence[Ref]:
         count = c.engine.same(f"length of scan input {i}", count, c.shape(n + i)[axes[i]])
     flip = _each(c, "scan_input_directions", m)
 
-    def step(b: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
-        slices = [at(b, x, backwards(b, k, count) if flip[i] else k, axes[i]) for i, x in enumerate(scans)]
-        with b.in_round(_number(b, k)):
+    def step(b: GraphBuilder, k: Dim, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        slices = [at(b, x, count - 1 - k if flip[i] else k, axes[i]) for i, x in enumerate(scans)]
+        with b.in_round(b.from_dims([k], [])):
             refs = c.translate.body(b, g, [*states, *slices])
         return refs[:n], refs[n:]
 
@@ -146,13 +134,13 @@ def _scan8(c: Call) -> Sequence[Ref]:
         batch = c.engine.same(f"batch of input {1 + i}", batch, c.shape(1 + i)[0])
     flip = _each(c, "directions", m)
 
-    def entry(b: GraphBuilder, k: Dim | Ref, _: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+    def entry(b: GraphBuilder, k: Dim, _: list[Ref]) -> tuple[list[Ref], list[Ref]]:
         own = [at(b, x, k) for x in given]
 
-        def step(b: GraphBuilder, t: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
-            places = [backwards(b, t, count) if f else t for f in flip]
+        def step(b: GraphBuilder, t: Dim, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+            places = [count - 1 - t if f else t for f in flip]
             slices = [at(b, x, p) for x, p in zip(own[n:], places, strict=True)]
-            with b.in_round(_number(b, k)), b.in_round(_number(b, t)):
+            with b.in_round(b.from_dims([k], [])), b.in_round(b.from_dims([t], [])):
                 refs = c.translate.body(b, g, [*states, *slices])
             return refs[:n], refs[n:]
 

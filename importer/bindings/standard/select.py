@@ -12,7 +12,7 @@ import numpy as np
 from smelt.core.dim import ONE, Dim, dmin, product, to_dim
 from smelt.core.dtype import bool_, f32, i64
 from smelt.core.ir.graph import Attr, Ref
-from smelt.importer.bindings.standard.scan import at, backwards, counted
+from smelt.importer.bindings.standard.scan import at, counted
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 
@@ -128,8 +128,8 @@ def _lexical(c: Call, items: Ref, n: Dim, width: Dim) -> Ref:
     """The order of the rows by their elements, the first one first: stable sorts from the last to the
     first."""
 
-    def step(b: GraphBuilder, k: Dim | Ref, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
-        column = at(b, items, backwards(b, k, width), 1)
+    def step(b: GraphBuilder, k: Dim, states: list[Ref]) -> tuple[list[Ref], list[Ref]]:
+        column = at(b, items, width - 1 - k, 1)
         keys = b.emit("gather", [column, states[0]], {"axis": 0})
         attrs: dict[str, Attr] = {"k": n, "axis": 0, "largest": False, "sorted": True}
         _, rank = b.emit_many("topk", [keys], attrs)
