@@ -56,13 +56,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class NodeScope:
-    """The context of nodes: opsets in force, attributes of the enclosing function, a prefix for names, and
-    the functions whose calls they are inside of."""
+    """The context of nodes: opsets in force, attributes of the enclosing function, a prefix for names, the
+    functions whose calls they are inside of, and whether the last of these is ONNX's own definition."""
 
     opsets: Mapping[str, int]
     attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
     prefix: str = ""
     calls: tuple[str, ...] = ()
+    standard: bool = False
 
 
 def key(n: NodeProto, scope: NodeScope) -> str:
@@ -219,7 +220,10 @@ class Translator:
         refs = [b.lookup(i) if i else "" for i in n.input]
         waiting = any(r == REFUSED or r is None for r in refs)
         if local is None:
-            _check_signature(b, n, domain, version or 0, _given(b, n, scope), () if waiting else refs)
+            # ONNX's definitions break its rules of types: SoftmaxCrossEntropyLoss of release 13 takes bf16,
+            # and NegativeLogLikelihoodLoss, of which it is made, does not
+            typed = () if waiting or scope.standard else refs
+            _check_signature(b, n, domain, version or 0, _given(b, n, scope), typed)
         if row is not None:
             if waiting:
                 raise Refused
@@ -240,7 +244,8 @@ class Translator:
             )
         if waiting:
             raise Refused
-        results = self._inline(b, n, body, scope, inputs, _defaults(n, domain, version, local))
+        defaults = _defaults(n, domain, version, local)
+        results = self._inline(b, n, body, replace(scope, standard=local is None), inputs, defaults)
         return results if back is None else [_narrowed(b, r, back) for r in results]
 
     def _call(
@@ -335,7 +340,8 @@ class Translator:
             )
         given = {**defaults, **_given(b, n, scope)}
         known = {**scope.opsets, **opsets(f.opset_import)}
-        inner = NodeScope(known, given, f"{scope.prefix}{label(n)}/", (*scope.calls, n.op_type))
+        prefix, calls = f"{scope.prefix}{label(n)}/", (*scope.calls, n.op_type)
+        inner = NodeScope(known, given, prefix, calls, scope.standard)
         own = {o for m in f.node for o in m.output}
         around = {u: r for u, r in _captured(b, given.values()).items() if u not in own}
         names = {**around, **dict(zip(f.input, [*refs, *[""] * len(f.input)], strict=False))}

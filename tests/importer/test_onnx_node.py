@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
+import pytest
 
 from smelt.conformance.cases import Shipped, shipped
 from smelt.core.diag import SmeltError
@@ -128,3 +130,15 @@ def test_cases_with_symbolic_sizes() -> None:
     counts = collections.Counter(r for _, r in rows)
     assert counts["ok"] >= 0.7 * len(rows), counts
     assert counts["refused"] <= 0.05 * len(rows), counts
+
+
+def test_onnx_definitions_may_break_its_rules_of_types() -> None:
+    """SoftmaxCrossEntropyLoss of release 13 takes bf16; NegativeLogLikelihoodLoss, of which it is made, does
+    not, and is refused where a model has it."""
+    text = (
+        '<ir_version: 8, opset_import: ["" : 13]>'
+        "g (bfloat16[n, 5] x, int64[n] t) => (bfloat16 y) { y = %s (x, t) }"
+    )
+    import_model(onnx.parser.parse_model(text % "SoftmaxCrossEntropyLoss"))
+    with pytest.raises(SmeltError, match="is bf16, wanted"):
+        import_model(onnx.parser.parse_model(text % "NegativeLogLikelihoodLoss"))
