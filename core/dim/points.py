@@ -29,6 +29,10 @@ _KINDS: Final[tuple[Corner, ...]] = ((9, 0.0), (9, 1.0), (700, 0.5), (40_000, 1.
 _ALIKE: Final[Mapping[str, Corner]] = MappingProxyType({})
 _MOST: Final[tuple[Corner, ...]] = ((9, 0.0), (40_000, 1.0))
 _FEW: Final[tuple[Corner, ...]] = ((-3, 1.0), (-2, 1.0), (-1, 1.0), (-2, 0.0))
+_FAR: Final[Corner] = (720_720**4, 1.0)
+"""Sizes of 78 bits that small numbers divide, since some divisions are known to come out even."""
+ENDLESS: Final = -(2**72)
+"""Less than any bound that is of use: the product of two sizes of at most 32 bits each is above it."""
 
 
 def value_at(d: Dim, point: Mapping[str, int]) -> int:
@@ -57,7 +61,7 @@ class Points:
         self.zeros, self.nonneg = zeros, nonneg
         self._points: tuple[_Point, ...] | None = None
         self._few: tuple[_Point, ...] | None = None
-        self._apart: dict[tuple[frozenset[str], Corner], _Point | None] = {}
+        self._apart: dict[tuple[frozenset[str], Corner, Corner], _Point | None] = {}
 
     def least(self, q: Dim, enough: float = -math.inf) -> float:
         """The least value of q at the points, or the first that is below `enough`; infinite without one."""
@@ -71,17 +75,26 @@ class Points:
                     break
         return least
 
+    def endless(self, q: Dim) -> bool:
+        """Whether q falls without end where all sizes grow, or those alone that are taken away."""
+        for others, grown in ((_FAR, frozenset[str]()), (_LEAST, _taken(q))):
+            apart = self._where(grown, _FAR, others)
+            value = None if apart is None else apart.value(q)
+            if value is not None and value < ENDLESS:
+                return True
+        return False
+
     def _values(self, q: Dim) -> Iterator[int | None]:
         """At the points, and where what is added is small and what is taken away is large: as where a sum
         of parts is less than the whole, which has a name of its own."""
-        found = [p.value(q) for p in self._points or ()]
-        yield from found
-        if found.count(None) == len(found):  # as in a nest of loops that only few rows have
+        nowhere = True
+        for p in self._points or ():
+            nowhere &= (value := p.value(q)) is None
+            yield value
+        if nowhere:  # as in a nest of loops that only few rows have
             self._few = self._holding(_FEW) if self._few is None else self._few
             yield from (p.value(q) for p in self._few)
-        taken = frozenset().union(
-            *[atom.symbols for mono, k in q._poly.items() if k < 0 for atom, _ in mono]
-        )
+        taken = _taken(q)
         for kind in _MOST:
             apart = self._where(taken, kind)
             yield None if apart is None else apart.value(q)
@@ -90,17 +103,22 @@ class Points:
         """The points at corners, where the equalities and inequalities hold there."""
         return tuple(p for p in (_Point(self, kind) for kind in kinds) if p.holds())
 
-    def _where(self, taken: frozenset[str], kind: Corner) -> _Point | None:
+    def _where(self, taken: frozenset[str], kind: Corner, others: Corner = _LEAST) -> _Point | None:
         """Where what is taken away is at this corner; None where the equalities do not hold there. Questions
         about the same symbols share it, unless one of them finds that the knowledge contradicts itself."""
-        key = taken, kind
+        key = taken, kind, others
         found = self._apart.get(key)
         if found.broken if found is not None else key not in self._apart:
             if len(self._apart) > MOST_APART:
                 self._apart.clear()
-            p = _Point(self, _LEAST, dict.fromkeys(taken, kind))
+            p = _Point(self, others, dict.fromkeys(taken, kind))
             found = self._apart[key] = p if p.holds() else None
         return found
+
+
+def _taken(q: Dim) -> frozenset[str]:
+    """The symbols of the terms that are taken away."""
+    return frozenset().union(*[atom.symbols for mono, k in q._poly.items() if k < 0 for atom, _ in mono])
 
 
 class _Point:
@@ -161,13 +179,16 @@ class _Point:
 
     def _between(self, name: str, low: int | None, high: int | None) -> int:
         size, at = self.others.get(name, self.kind)
-        size = -size if size < 0 else size + crc32(name.encode()) % (size // 3 + 1)
+        mark = crc32(name.encode())
+        if size > 0:  # others are just so large
+            size = size * (1 + mark % 7) if size == _FAR[0] else size + mark % (size // 3 + 1)
+        size = abs(size)
         if low is None:
             low = -size if high is None else high - size
         if high is None:
             return low + size
         self.broken |= low > high
-        return low + int((high - low) * at) if high - low < 2**40 else low + size
+        return low + int((high - low) * at) if high - low < 2**40 else min(low + size, high)
 
     def _within(self, name: str) -> bool:
         """Whether all bounds of a symbol hold that has a value."""

@@ -174,8 +174,9 @@ class Solver:
         if done or best >= want or q in self._active or self._depth >= GOAL_DEPTH or spent:
             return best
         least = self._points.least(q, want if isinstance(want, int) else -INF)
-        if best >= least or least < want < INF:
-            memo[q] = (best, best >= least)
+        endless = want == INF and self._points.endless(q)
+        if best >= least or least < want < INF or endless:
+            memo[q] = (best, endless or best >= least)
             return best
         self._work -= len(q._poly)
         self._active.add(q)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from smelt.core.dim import Dim, dmax, dmin, sym, to_dim
-from smelt.core.dim.points import _FEW, _KINDS, Points, _Point
+from smelt.core.dim.points import _FEW, _KINDS, ENDLESS, Points, _Point
 from smelt.core.dim.solve import Solver
 
 NAMES = "abnm"
@@ -87,6 +87,22 @@ def test_what_does_not_hold_is_refuted() -> None:
         assert points.least(q) < 0, q
     for q in (n - 1, n - part, 9 - m, dmax(n, m) - m, n * m - n):
         assert points.least(q) >= 0, q
+
+
+@given(knowledge(), DIMS)
+@SOME
+def test_what_has_a_bound_is_not_endless(known: Known, q: Dim) -> None:
+    assert Solver(*known).interval(q)[0] < ENDLESS or not Points(*known).endless(q)
+
+
+def test_what_falls_without_end() -> None:
+    n, m, part, i = sym("n"), sym("m"), sym("part"), sym("i")
+    even = (n * sym("k")) % (3 * part)
+    points = Points({"m": (1, 9)}, {"i": (n - 1,)}, {}, (even,), (n - i - 1,))
+    for q in (-n, m - n * part, -i, m - n // part * n, -dmax(n, m), -(n // 9)):
+        assert points.endless(q), q
+    for q in (n, n - i, -m, -dmin(n, m), -(n % 7), m - n // n):
+        assert not points.endless(q), q
 
 
 def test_contradictions_refute_nothing() -> None:
