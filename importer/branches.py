@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smelt.core.dim import ONE, Dim, Truth
+from smelt.core.dim import ONE, Dim, Truth, to_dim
 from smelt.core.ir.graph import Graph, Ref, TensorType
 from smelt.core.ops.infer import Engine
 from smelt.importer import known as kn
@@ -130,8 +130,17 @@ def _joined(engine: Engine, k: int, a: TensorType, b: TensorType, own: frozenset
     shape: list[Dim] = []
     for d, e in zip(a.shape, b.shape, strict=True):
         same = engine.prove_eq(d, e) is Truth.YES and own.isdisjoint(d.symbols)
-        shape.append(d if same else engine.fresh("if_size"))
+        shape.append(d if same else one_of(engine, "if_size", d, e))
     return TensorType(a.dtype, tuple(shape))
+
+
+def one_of(engine: Engine, base: str, *sizes: Dim) -> Dim:
+    """A fresh symbol for an extent that is one of these sizes in each run, within their ranges: memory for it
+    is bounded where they are."""
+    ranges = [engine.bounds(d) for d in sizes]
+    highs = [high for _, high in ranges if high is not None]
+    high = to_dim(max(highs)) if len(highs) == len(ranges) else None
+    return engine.fresh(base, min(max(low or 0, 0) for low, _ in ranges), high)
 
 
 def _join_known(b: GraphBuilder, ref: Ref, x: kn.Known | None, y: kn.Known | None) -> None:

@@ -54,6 +54,8 @@ def test_if_whose_branches_differ_in_size() -> None:
     m = if_model(then, graph([node("Identity", ["x"], ["b"])], ["b"]))
     (text,) = types_of(imported(m))
     assert text == "f32[if_size, m]"
+    known = {s.name: (s.low, s.high) for s in imported(m, dims={"n": (2, 12)}).symbols}
+    assert known["if_size"] == (2, 24)
     for c in (True, False):
         agree(m, {"x": np.ones((2, 3), np.float32), "c": np.array(c)})
 
@@ -134,6 +136,21 @@ def test_loop_that_grows_what_it_carries() -> None:
     )
     assert types_of(imported(m)) == ["f32[loop_size]"]
     agree(m, {"x": np.ones(3, np.float32), "k": np.array(3)})
+
+
+def test_a_stack_of_what_is_chosen_inside_has_its_bound() -> None:
+    small = graph([node("Identity", ["s"], ["b"])], ["b"])
+    body = loop_body(
+        node("ReduceSum", ["s"], ["f"], keepdims=0), node("Cast", ["f"], ["c"], to=9),
+        node("If", ["c"], ["q"], then_branch=graph([node("Concat", ["s", "s"], ["a"], axis=0)], ["a"]),
+             else_branch=small),
+        state=["n"], out=["s", "q"],
+    )  # fmt: skip
+    nodes = [node("Loop", ["k", "", "x"], ["last", "y"], body=body)]
+    m = model(nodes, {"x": ("f32", ["n"]), "k": ("i64", [])}, {"last": "f32", "y": "f32"})
+    known = {s.name: (s.low, s.high) for s in imported(m, dims={"n": (2, 12)}).symbols}
+    assert known["if_size"] == (2, 24) and known["stack_size"] == (0, 24)
+    agree(m, {"x": np.ones(3, np.float32), "k": np.array(2)})
 
 
 def test_loop_until_a_condition() -> None:

@@ -14,7 +14,14 @@ from smelt.core.ir.graph import Attr, Ref, TensorType
 from smelt.importer import known as kn
 from smelt.importer import sequences as sq
 from smelt.importer.bindings.standard.append import appends, put_back, taken_out
-from smelt.importer.branches import TranslatedBranch, by_branch, closed, declared, inner_symbols
+from smelt.importer.branches import (
+    TranslatedBranch,
+    by_branch,
+    closed,
+    declared,
+    inner_symbols,
+    one_of,
+)
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, OnnxOp
 from smelt.importer.load import subgraphs
@@ -383,8 +390,10 @@ def _widened(c: Call, k: int, t: TensorType, o: TensorType, own: set[str]) -> Te
 
 def stacked(c: Call, t: TensorType, count: Dim, own: frozenset[str]) -> TensorType:
     """The type of a stack of one value per round. A size that is only known inside the loop must be the same
-    in all rounds, which a run checks."""
-    shape = (d if own.isdisjoint(d.symbols) else c.engine.fresh("stack_size") for d in t.shape)
+    in all rounds, which a run checks; without a round it is 0."""
+    shape = (
+        d if own.isdisjoint(d.symbols) else one_of(c.engine, "stack_size", d, ZERO) for d in t.shape
+    )
     return TensorType(t.dtype, (count, *shape))
 
 
