@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from smelt.core.diag import SmeltError
+from smelt.core.ir.alike import alike
 from smelt.core.ir.analysis.scope import accesses
 from smelt.core.ir.kernel import Kernel, Loop, Stmt, Tiles, walk
+from smelt.core.ir.rewrite import map_stmt_exprs
 
 R = TypeVar("R")
 
@@ -47,11 +49,12 @@ def unrolls(t: Tiles) -> bool:
 
 
 def each_part(kernels: Sequence[Kernel], emit: Callable[[Kernel, int, str], R]) -> dict[tuple[str, int], R]:
-    """emit(kernel, part, name) of every top-level statement. Raises SmeltError naming the kernel: internal
-    for a tree that cannot be emitted, unsupported for one that needs more memory than a group has."""
+    """emit(kernel, part, name) of every top-level statement, in which equal values are one object. Raises
+    SmeltError naming the kernel: internal for a tree that cannot be emitted, unsupported for one that needs
+    more memory than a group has."""
     names = part_names((k.name, i) for k in kernels for i in range(len(k.body)))
     found: dict[tuple[str, int], R] = {}
-    for k in kernels:
+    for k in (k.with_(body=tuple(map_stmt_exprs(s, alike()) for s in k.body)) for k in kernels):
         for i in range(len(k.body)):
             try:
                 found[k.name, i] = emit(k, i, names[k.name, i])

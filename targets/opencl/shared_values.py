@@ -1,5 +1,5 @@
-"""Stores of one vector loop in; the same stores with equal values as one object, and what of these may be
-computed ahead of all of them, out.
+"""Stores of one vector loop, whose equal values are one object (core/ir/alike.py), in; what of these may be
+computed ahead of all of them out.
 
 Outputs of a transformed tile are stores that use the same loads and sums, most of them behind bounds of their
 own: written out for each, a tile of 4 x 4 loads each of its 36 inputs up to 16 times.
@@ -8,8 +8,7 @@ own: written out for each, a tile of 4 x 4 loads each of its 36 inputs up to 16 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from smelt.core.dim import YES, Dim, Facts
 from smelt.core.ir.analysis.scope import holding
@@ -21,38 +20,6 @@ def independent(stores: Sequence[Store]) -> bool:
     written = {s.buffer for s in stores}
     loaded = {e.buffer for s in stores for e in walk_expr(s.value) if isinstance(e, Load)}
     return len(stores) > 1 and not written & loaded and not any(s.accumulate for s in stores)
-
-
-def alike(stores: Iterable[Store]) -> list[Store]:
-    """The stores, in which equal loads, calls and constants are the same object."""
-    seen: dict[int, tuple[Expr, Expr]] = {}
-    table: dict[Hashable, Expr] = {}
-
-    def one(e: Expr) -> Expr:
-        if id(e) not in seen:
-            made = e
-            if isinstance(e, Call):
-                made = replace(e, args=tuple(one(c) for c in e.args))
-            elif isinstance(e, Load) and e.otherwise is not None:
-                made = replace(e, otherwise=one(e.otherwise))
-            seen[id(e)] = e, table.setdefault(_key(made), made)
-        return seen[id(e)][1]
-
-    return [replace(s, value=one(s.value)) for s in stores]
-
-
-def _key(e: Expr) -> Hashable:
-    """The same for equal values whose parts are the same objects."""
-    match e:
-        case Call():
-            return e.fn, e.dtype, tuple(map(id, e.args))
-        case Load():
-            return e.buffer, e.index, e.guard, id(e.otherwise)
-        case Const():
-            return repr(e.value), e.dtype  # -0.0 equals 0.0, and NaN nothing
-        case Index():
-            return e
-    return id(e)
 
 
 def ahead(

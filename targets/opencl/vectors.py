@@ -6,10 +6,11 @@ test that all of them hold for its first and last element, and a plain loop does
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt.core.dim import Dim, Facts, sym
 from smelt.core.dtype import DType, bf16, bool_, f16, f64, i64
+from smelt.core.ir.alike import alike
 from smelt.core.ir.analysis.scope import holding
 from smelt.core.ir.kernel import (
     Bound,
@@ -30,7 +31,7 @@ from smelt.core.ir.rewrite import free_symbols, map_expr
 from smelt.core.machine import Machine
 from smelt.targets.opencl.dialect import LONG, Dialect, Place, count_uses
 from smelt.targets.opencl.helpers import Helpers, storage_type, unsigned_type, value_type
-from smelt.targets.opencl.shared_values import ahead, alike, independent
+from smelt.targets.opencl.shared_values import ahead, independent
 from smelt.targets.opencl.vector_arrays import WIDTHS
 
 _COMPARE: Mapping[str, str] = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -87,8 +88,8 @@ class Vectors(Dialect):
     def _pieces(self, s: Loop, found: list[Store], count: int) -> None:
         """All elements. What all loads of several vectors ask alike is asked once."""
         loads = [e for x in found for e in walk_expr(x.value) if isinstance(e, Load)]
-        alike = {_steady(e, s.var) for e in loads if e.guard and s.var in free_symbols(e)}
-        shared = next(iter(alike)) if len(alike) == 1 and count > WIDTHS[0] else ()
+        steady = {_steady(e, s.var) for e in loads if e.guard and s.var in free_symbols(e)}
+        shared = next(iter(steady)) if len(steady) == 1 and count > WIDTHS[0] else ()
         test = self.condition(shared)
         if test is None:
             self._row(s, found, count, frozenset())
@@ -101,7 +102,8 @@ class Vectors(Dialect):
     def _row(self, s: Loop, found: list[Store], count: int, hold: frozenset[Bound]) -> None:
         at = 0
         if independent(found):
-            found, uses = alike(found), dict[int, int]()
+            one, uses = alike(), dict[int, int]()
+            found = [replace(s, value=one(s.value)) for s in found]
             for x in found:
                 count_uses(x.value, uses)
             self.uses.update(uses)
