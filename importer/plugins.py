@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -20,7 +20,7 @@ from smelt.core.forksafe import ForkSafe
 from smelt.core.ops.table import Op
 from smelt.importer import families
 from smelt.importer.bindings import table
-from smelt.importer.call import Call, OnnxOp, Results
+from smelt.importer.call import Build, Call, OnnxOp, Results
 
 T = TypeVar("T")
 
@@ -74,22 +74,33 @@ def _blamed(row: OnnxOp, name: str) -> OnnxOp:
     if not typed or not callable(row.build):
         raise _fault(name, f"{row!r:.200} is no OnnxOp(name, since, build, domain)")
 
-    def build(call: Call) -> Results:
+    return replace(row, build=_Blamed(row.build, row.name, name))
+
+
+@dataclass(frozen=True)
+class _Blamed:
+    """The `build` of a plug-in's row, which tells its faults as the plug-in's. Those of one row are equal,
+    however the plug-in was named: it is loaded once."""
+
+    build: Build
+    op: str
+    plugin: str = field(compare=False)
+
+    def __call__(self, call: Call) -> Results:
         try:
-            made = row.build(call)
+            made = self.build(call)
         except (MemoryError, KeyboardInterrupt):
             raise
         except BaseException as e:  # SystemExit, too
             if type(e).__module__.startswith("smelt."):  # a refusal of the node, or of one before it
                 raise
-            what = f"its binding of {row.name} raised {_told(e)}"
-            raise _fault(name, what, "infra" if isinstance(e, OSError) else "invalid") from e
+            what = f"its binding of {self.op} raised {_told(e)}"
+            raise _fault(self.plugin, what, "infra" if isinstance(e, OSError) else "invalid") from e
         refs = [made] if isinstance(made, str) else made
         if not isinstance(refs, Sequence) or not all(_is_reference(call, r) for r in refs):
-            raise _fault(name, f"its binding of {row.name} returned {made!r:.80}, expected references")
+            what = f"its binding of {self.op} returned {made!r:.80}, expected references"
+            raise _fault(self.plugin, what)
         return made
-
-    return replace(row, build=build)
 
 
 def _is_reference(call: Call, made: object) -> bool:

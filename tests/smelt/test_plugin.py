@@ -86,6 +86,15 @@ def test_a_plugin_compiles_and_runs(tmp_path: Path) -> None:
     np.testing.assert_allclose(y, np.sqrt(((gate[:, None] - c[None]) ** 2).sum(-1)), rtol=1e-5)
 
 
+def test_one_file_by_two_names_is_one_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named by the environment and by the call, absolute, relative and through a link."""
+    (tmp_path / "my_ops.py").write_text(PLUGIN)
+    (tmp_path / "linked.py").symlink_to("my_ops.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SMELT_PLUGINS", str(tmp_path / "my_ops.py"))
+    smelt.compile(model(), output=tmp_path / "out", plugins=("my_ops.py", "./linked.py"))
+
+
 def test_without_it_the_op_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(smelt.SmeltError, match=r"Gate.*'my.domain'.*plug-in") as e:
         smelt.compile(model(), output=tmp_path / "out")
