@@ -342,7 +342,8 @@ def _report(result: Path, ended: Ended, request: Request, allowed: Limits) -> di
         raise SmeltError(
             f"the compile of '{request.source}' used more than {spent} {stage}",
             kind="infra",
-            hint=f"allow more with --limit-seconds, time_limit= or {SECONDS}, or fix dims with --dim",
+            hint=f"allow more with --limit-seconds, time_limit= or {SECONDS} (and by 'ulimit -t', where the "
+            "caller is limited), or fix dims with --dim",
         )
     if ended.cause == "memory":
         raise out_of_memory(allowed, ended.stage)

@@ -60,13 +60,20 @@ class Limits:
 
 def limits(memory: float | None = None, seconds: float | None = None) -> Limits:
     """The limits of a compile. memory: in gigabytes; seconds: of processor time. None takes the environment's
-    value, else nine tenths of the memory that this process may use, and an hour. Raises SmeltError for a
-    value that is no positive number."""
+    value, else nine tenths of the memory that this process may use, and an hour. Seconds are no more than
+    the caller's own limit leaves. Raises SmeltError for a value that is no positive number."""
     memory = _given(memory, MEMORY, "memory_limit")
     seconds = _given(seconds, SECONDS, "time_limit")
     most = int(SHARE * available())
     own = most if memory is None else max(int(memory * 1e9), LEAST_MEMORY)
-    return Limits(own, DEFAULT_SECONDS if seconds is None else seconds)
+    return Limits(own, min((DEFAULT_SECONDS if seconds is None else seconds, *_processor_time())))
+
+
+def _processor_time() -> Iterator[float]:
+    """The caller's limits. At a hard one the kernel kills without a word: a second before it is told."""
+    for limit, less in zip(resource.getrlimit(resource.RLIMIT_CPU), (0, 1), strict=True):
+        if limit != resource.RLIM_INFINITY:
+            yield max(limit - less, 1)
 
 
 def _given(value: float | None, variable: str, name: str) -> float | None:

@@ -72,6 +72,23 @@ def test_a_caller_with_limits_of_its_own(model: Path, tmp_path: Path) -> None:
     assert done.stdout == "compiled\n", done.stderr
 
 
+def test_the_processor_time_of_a_limited_caller(model: Path, tmp_path: Path) -> None:
+    """Where soft and hard limit are one, the kernel kills without a word; the compile ends a second before."""
+    (tmp_path / "busy.py").write_text("while True: pass")
+    code = f"""import smelt
+try:
+    smelt.compile({str(model)!r}, output="out", plugins=("busy.py",))
+except smelt.SmeltError as e:
+    print(e)
+"""
+
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (3, 3))
+
+    done = python(code, tmp_path, preexec_fn=lower)
+    assert "used more than 2 s of processor time" in done.stdout and "ulimit -t" in done.stdout, done
+
+
 @pytest.mark.parametrize("paths", [None, f"{os.pathsep}/nowhere"])
 def test_nothing_of_the_current_folder_is_executed(model: Path, tmp_path: Path, paths: str | None) -> None:
     folder = tmp_path / "hostile"
