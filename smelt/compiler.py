@@ -208,10 +208,9 @@ def _lowered(
 def _of_variant(c: Compilation, v: VariantSpec, spec: TargetSpec) -> Compilation:
     """The compile before its first pass for a variant, with tables of its own."""
     own = replace(c.request, place=()) if v.unit == CPU and spec.devices else c.request
-    own = replace(own, target=str(v.level)) if spec.better else own  # a dump is of one variant
-    return replace(
-        c, request=own, halved=dict(c.halved), work=dict(c.work), asked=dict(c.asked), idle=dict(c.idle)
-    )
+    level = str(v.level) if spec.better else ""
+    tables = {n: dict(getattr(c, n)) for n in ("halved", "work", "asked", "idle")}
+    return replace(c, request=own, level=level, **tables)
 
 
 def _scheduled(

@@ -81,8 +81,9 @@ class Compilation:
     groups: fields of the manifest that importer and passes find out (the pass `half` fills `halved`). work:
     of each kernel, counted before they are scheduled. unscheduled: the module before the schedule, where a
     description is asked for that needs it. states: the states that this module has a part in. asked: what the
-    schedule was asked about each kernel, and what it answered. op_types: by op type of the model the origins
-    of its nodes, where rules of placement may name it. idle: the patterns of such rules that fit no kernel.
+    schedule was asked about each kernel, and what it answered. level: the target of this variant, where the
+    request's has several. op_types: by op type of the model the origins of its nodes, where rules of placement
+    may name it. idle: the patterns of such rules that fit no kernel.
     """
 
     request: Request
@@ -98,6 +99,7 @@ class Compilation:
     states: tuple[StateUse, ...] = ()
     asked: dict[str, Recalled] = field(default_factory=dict)
     idle: dict[str, None] = field(default_factory=dict)
+    level: str = ""
 
     def head(self) -> dict[str, Any]:
         """The head of a dump: all of it but the module."""
@@ -105,8 +107,11 @@ class Compilation:
 
         r = self.request
         asked = {name: getattr(r, name) for name in (*FIXED, *LATE_OPTIONS)}
-        spec = None if r.portable else parse_target(r.target)
+        # before a machine is asked the module is that of all variants, after it of one
+        whole = self.place <= PORTABLE
+        spec = None if r.portable else parse_target(r.target if whole else self.level or r.target)
         asked |= {"target": str(spec or ANY_TARGET), "name": r.name or Path(r.source).stem}
+        asked |= {"fallback": whole and r.fallback, "choose": whole and r.choose}
         return {
             "smelt": __version__,
             "place": self.place,
@@ -307,8 +312,8 @@ FIXED: Final = (
 """Options that passes depend on: a dump is compiled with those that it was begun with."""
 SHARED: Final = ("target", "opt", "fp16", "fast_math", "keep_subnormals", "libraries")
 """Those of them that entries cannot have of their own."""
-LATE_OPTIONS: Final = ("threads", "static", "name", "prefix", "state")
-"""Options that only the steps after the passes read."""
+LATE_OPTIONS: Final = ("threads", "static", "name", "prefix", "state", "fallback", "choose")
+"""Options that no pass reads."""
 OPEN: Final = ("target", "libraries", "place")
 """Those of FIXED that no pass before PORTABLE reads: a package leaves them open."""
 
@@ -321,7 +326,7 @@ _HEAD: Final = fields(
             "outputs": list_of(text),
             "place": list_of(list_of(text)),
             "threads": maybe(whole_number(1)), "static": flag, "name": text, "prefix": text,
-            "state": table(text, text), "entry": text,
+            "state": table(text, text), "entry": text, "fallback": flag, "choose": flag,
         }),
         "quantised": QUANTISED, "fp16": maybe(HALVED, {}), "groups": maybe(GROUPS),
     },

@@ -27,7 +27,7 @@ from smelt.core.ir.verify import module_facts
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.plan.build import make_plan
 from smelt.driver import Request
-from smelt.stages import PASSES, Compilation, after, resumed
+from smelt.stages import PASSES, PORTABLE, Compilation, after, resumed
 from smelt.targets.platform import parse_target
 from smelt.targets.registry import default_unit, machines
 
@@ -123,6 +123,23 @@ def test_bundles_are_the_same(
     for path in found[::8] + found[-2:]:
         made = compile_here(Request(source=str(path), output=str(tmp_path / "again")))
         assert made.digest == digest, path.name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"target": "x86"}, {"target": "x86+opencl", "fallback": True}, {"target": "x86+opencl", "choose": True}],
+    ids=["levels", "fallback", "choose"],
+)
+def test_bundles_of_several_variants(
+    options: dict[str, Any], dumped: Callable[..., tuple[Path, str]], tmp_path: Path
+) -> None:
+    """Before a machine is asked a dump is of all variants, and says so; after that it is of the best one."""
+    folder, digest = dumped(**options)
+    found = sorted(folder.glob("*.smelt"))
+    for path in (found[0], found[PORTABLE - 1]):
+        assert compile_here(Request(source=str(path), output=str(tmp_path / "again"))).digest == digest
+    best = compile_here(Request(source=str(found[-1]), output=str(tmp_path / "best")))
+    assert not best.manifest["variants"] and best.digest != digest
 
 
 def test_the_front_door_takes_dumps(
