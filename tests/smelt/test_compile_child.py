@@ -73,7 +73,7 @@ def test_a_caller_with_limits_of_its_own(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_processor_time_of_a_limited_caller(model: Path, tmp_path: Path) -> None:
-    """Where soft and hard limit are one, the kernel kills without a word; the compile ends a second before."""
+    """At a hard limit the kernel kills without a word; the compile ends a second before."""
     (tmp_path / "busy.py").write_text("while True: pass")
     code = f"""import smelt
 try:
