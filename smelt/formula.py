@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smelt.core.bundle import spelled_dim
-from smelt.core.dim import Dim, Max, sym, to_dim
+from smelt.core.dim import Dim, Max, dmax, sym, to_dim
 
 LONG_NAME = 4
 """Characters of a name up to which it is not replaced by a letter."""
@@ -121,13 +121,21 @@ def _short(symbols: frozenset[str]) -> Iterator[tuple[str, str]]:
 
 
 def _arms(dim: Dim) -> tuple[int, tuple[Dim, ...]]:
-    """(unit, arms) with dim == unit * max(arms); (1, (dim,)) for a Dim of another form."""
-    items = dim.sorted_items()
-    if len(items) == 1:
-        ((mono, unit),) = items
-        if len(mono) == 1 and mono[0][1] == 1 and isinstance(mono[0][0], Max):
-            return unit, mono[0][0].args
-    return 1, (dim,)
+    """(unit, arms) with dim == unit * max(arms): what is added to a maximum is added to each of its arms.
+    (1, (dim,)) for a Dim without one."""
+    found = [
+        (unit, mono[0][0])
+        for mono, unit in dim.sorted_items()
+        if unit > 0 and len(mono) == 1 and mono[0][1] == 1 and isinstance(mono[0][0], Max)
+    ]
+    if not found:
+        return 1, (dim,)
+    unit, most = max(found, key=lambda f: len(f[1].args))  # used at once
+    rest = dim - unit * dmax(*most.args)
+    part = rest // unit
+    if part * unit == rest:
+        return unit, tuple(part + a for a in most.args)
+    return 1, tuple(rest + unit * a for a in most.args)
 
 
 def _ceil(text: str) -> str:

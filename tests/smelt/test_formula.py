@@ -20,7 +20,7 @@ from smelt.core.bundle import read_bundle, spelled_dim
 from smelt.core.dim import MAX_TEXT, Dim, named_dims, parse_dim
 from smelt.core.dim.parts import LONGEST
 from smelt.driver import planned
-from smelt.formula import memory_text
+from smelt.formula import memory_text, readable
 from smelt.request import Request
 
 FORMULAS = frozenset({"arenas", "bytes", "next", "offset", "parts", "peak_memory", "shape", "sizes", "start"})
@@ -107,3 +107,25 @@ def in_order(manifest: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
     for name, text in manifest["parts"]:
         env[name] = parse_dim(text).evaluate(env)
     return parse_dim(manifest["memory"]["arenas"][0]).evaluate(env)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "arms"),
+    [
+        ("64*max(n, 3*m)", 64, 2),
+        ("128*n + 64*max(n, 3*m, k) + 64*(n*m//64)", 64, 3),
+        ("8*n + 64*max(n*m, 3*m)", 1, 2),
+        ("max(n, m) + 2*max(n, 3*m, k)", 1, 3),
+        ("n*max(n, m) + 5", 1, 1),
+        ("n + m", 1, 1),
+    ],
+)
+def test_what_is_added_to_a_maximum_is_in_each_of_its_cases(text: str, unit: int, arms: int) -> None:
+    """People read cases, each a sum, and not a sum of maxima."""
+    dim = parse_dim(text)
+    found = readable(dim)
+    assert (found.unit, len(found.arms)) == (unit, arms)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        env = {s: int(v) for s, v in zip("nmk", rng.integers(0, 100, 3), strict=True)}
+        assert found.unit * max(a.evaluate(env) for a in found.arms) == dim.evaluate(env)
