@@ -62,8 +62,8 @@ from smelt.targets.toolchain import (
 from smelt.work import linked_work
 
 SHARED_PANEL_BITS = 512
-"""The width of a panel of weights that processors with vectors of different widths share: a line of their
-caches, which is the widest vector. What it costs stands in benchmarks/results/levels.md."""
+"""The width of a panel of weights that entries and processors with vectors of different widths share: a line
+of their caches, which is the widest vector. What it costs stands in benchmarks/results/levels.md."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +150,16 @@ def _variants(request: Request, spec: TargetSpec, default: str) -> list[VariantS
     """The variants, the best first: one for all devices, or one for each, and then those for the CPU alone.
     Raises SmeltError."""
     levels, option = spec.levels(), "choose" if request.choose else "fallback"
-    alone = [VariantSpec(level, _machines(level, len(levels) > 1), CPU) for level in levels]
+    # a prefill and a decode step would choose panels of their own for the same weights
+    shared = len(levels) > 1 or len(request.entries) > 1
+    alone = [VariantSpec(level, _machines(level, shared), CPU) for level in levels]
     if default == CPU:
         if request.choose or request.fallback:
             raise SmeltError(
                 f"{option}: the target has no unit besides the CPU", hint=f"leave --{option} out"
             )
         return alone
-    least, units = levels[-1], _machines(levels[-1], len(levels) > 1)
+    least, units = levels[-1], _machines(levels[-1], shared)
     if not request.choose:
         return [VariantSpec(least, units, default), *(alone if request.fallback else [])]
     if request.place:

@@ -156,6 +156,22 @@ def test_weights_are_there_once(llm: Bundle, tmp_path: Path) -> None:
     assert len({(r["name"], r["layout"]) for r in rows}) == len(rows), "each once"
 
 
+def test_a_row_and_many_rows_read_the_same_weights(tmp_path: Path) -> None:
+    """Alone, each of them has panels of another width on a processor with vectors of 8 floats."""
+    held = numpy_helper.from_array(np.ones((96, 256), np.float32), "w")
+    models = {}
+    for name, rows in (("prefill", "n"), ("decode", "1")):
+        made = parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["": 17]>
+            g (float[1,{rows},96] x) => (float[1,{rows},256] y) {{ y = MatMul(x, w) }}"""
+        )
+        made.graph.initializer.append(held)
+        models[name] = made
+    bundle = smelt.compile(models, "x86_64-linux:znver3", dims={"n": (1, 64)}, output=tmp_path / "both")
+    assert len({t["layout"] for t in bundle.manifest["weights"]["tensors"]}) == 1
+    assert _used(bundle) == 4 * 96 * 256
+
+
 def _used(bundle: Bundle) -> int:
     """Bytes of the weights without the padding of the file."""
     return sum({t["offset"]: t["bytes"] for t in bundle.manifest["weights"]["tensors"]}.values())
