@@ -82,8 +82,8 @@ class Compilation:
     of each kernel, counted before they are scheduled. unscheduled: the module before the schedule, where a
     description is asked for that needs it. states: the states that this module has a part in. asked: what the
     schedule was asked about each kernel, and what it answered. level: the target of this variant, where the
-    request's has several. op_types: by op type of the model the origins of its nodes, where rules of placement
-    may name it. idle: the patterns of such rules that fit no kernel.
+    request's has several. op_types: by op type of the model the origins of its nodes, where rules of
+    placement may name it. idle: the patterns of such rules that fit no kernel.
     """
 
     request: Request
@@ -160,7 +160,7 @@ class Compilation:
         dump = PassDumps(Path(folder) / r.entry, self) if folder else None
         context = Context(units[default], options, on_pass=hooks, dump=dump, units=units, unit=default)
         if r.place:
-            context = context.with_(on_pass=(*hooks, place.reporter(self.idle, context)))
+            context = context.with_(on_pass=(*hooks, place.idle_reporter(self.idle, context)))
         return context.from_environment()
 
     def own(self, passes: Sequence[Pass], spread: SpreadOut = serially) -> tuple[Pass, ...]:

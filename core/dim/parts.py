@@ -159,7 +159,7 @@ def asked_parts(rows: Sequence[Sequence[str]], texts: Iterable[str]) -> list[Seq
     """Of rows of Parts those that these texts need. Raises ValueError for a name that comes twice.
 
     A manifest's reader takes the sizes of a few ports: to parse all 66 parts of a detector's takes 40 ms,
-    a seventh of its opening at an OpenCL device."""
+    a seventh of its opening at a device."""
     wanted = {word for text in texts for word in _NAME.findall(text)}
     found: list[Sequence[str]] = []
     names = set()

@@ -31,7 +31,7 @@ _MOST: Final[tuple[Corner, ...]] = ((9, 0.0), (40_000, 1.0))
 _FEW: Final[tuple[Corner, ...]] = ((-3, 1.0), (-2, 1.0), (-1, 1.0), (-2, 0.0))
 _FAR: Final[Corner] = (720_720**4, 1.0)
 """Sizes of 78 bits that small numbers divide, since some divisions are known to come out even."""
-ENDLESS: Final = -(2**72)
+FALLEN: Final = -(2**72)
 """Less than any bound that is of use: the product of two sizes of at most 32 bits each is above it."""
 
 
@@ -80,7 +80,7 @@ class Points:
         for others, grown in ((_FAR, frozenset[str]()), (_LEAST, _taken(q))):
             apart = self._where(grown, _FAR, others)
             value = None if apart is None else apart.value(q)
-            if value is not None and value < ENDLESS:
+            if value is not None and value < FALLEN:
                 return True
         return False
 

@@ -1,5 +1,5 @@
-"""Of a hundred of ONNX's backend cases seven, each in one form, and samples of the sweeps and of other targets,
-all chosen by hash, against the known failures."""
+"""Seven in a hundred of ONNX's backend cases, each in one form, and samples of the sweeps and of other
+targets, all chosen by hash, against the known failures."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from smelt.core.dim import Dim, dmax, dmin, sym, to_dim
-from smelt.core.dim.points import _FEW, _KINDS, ENDLESS, Points, _Point
+from smelt.core.dim.points import _FEW, _KINDS, FALLEN, Points, _Point
 from smelt.core.dim.solve import Solver
 
 NAMES = "abnm"
@@ -92,7 +92,7 @@ def test_what_does_not_hold_is_refuted() -> None:
 @given(knowledge(), DIMS)
 @SOME
 def test_what_has_a_bound_is_not_endless(known: Known, q: Dim) -> None:
-    assert Solver(*known).interval(q)[0] < ENDLESS or not Points(*known).endless(q)
+    assert Solver(*known).interval(q)[0] < FALLEN or not Points(*known).endless(q)
 
 
 def test_what_falls_without_end() -> None:

@@ -50,7 +50,7 @@ def place(module: Module, ctx: Context) -> Module:
     kernel's own node is of those that hold the node. The rule may leave that to costs (docs/units.md).
 
     Raises SmeltError for a unit that there is not, for a name that nothing has, and for names of one
-    kernel's nodes that are to be on several units; `*` and the like may fit nothing, which `reporter`
+    kernel's nodes that are to be on several units; `*` and the like may fit nothing, which `idle_reporter`
     tells. For costs that cannot be told, as system_of and point_of do."""
     rules = _Rules.of(module, ctx)
     rules.check()
@@ -76,7 +76,7 @@ def explain_places(module: Module, ctx: Context) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lines))
 
 
-def reporter(idle: dict[str, None], ctx: Context) -> Hook:
+def idle_reporter(idle: dict[str, None], ctx: Context) -> Hook:
     """A hook that fills `idle` when the pass is done: patterns of ctx.options.place that fit no kernel."""
 
     def look(before: Module, name: str, after: Module) -> None:

@@ -19,7 +19,7 @@ from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.lowering.fuse import fuse
 from smelt.core.passes.lowering.lower import lower
-from smelt.core.passes.lowering.place import explain_places, place, reporter
+from smelt.core.passes.lowering.place import explain_places, place, idle_reporter
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
 
@@ -234,7 +234,7 @@ def test_rules_that_fit_no_kernel_are_told() -> None:
     rules = (("Late", "gpu"), ("Top*", "cpu"), ("Folded", "npu"), ("*", "cpu"), ("?", "gpu"), ("g", "cpu"))
     ctx = Context(MACHINE, Options(place=rules, op_types=op_types), units=UNITS, unit="cpu")
     idle: dict[str, None] = {}
-    run_pipeline(module(HELD), [PIPELINE[-1]], ctx.with_(on_pass=(reporter(idle, ctx),)))
+    run_pipeline(module(HELD), [PIPELINE[-1]], ctx.with_(on_pass=(idle_reporter(idle, ctx),)))
     assert [*idle] == ["Top*", "Folded"]
 
 
