@@ -19,7 +19,7 @@ from smelt.core.ops import OPS
 from smelt.core.passes.context import Context, Options
 from smelt.core.passes.lowering.fuse import fuse
 from smelt.core.passes.lowering.lower import lower
-from smelt.core.passes.lowering.place import explain_places, place, idle_reporter
+from smelt.core.passes.lowering.place import explain_places, idle_reporter, place
 from smelt.core.passes.manager import run_pipeline
 from smelt.core.passes.pipeline import PIPELINE
 
