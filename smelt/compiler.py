@@ -211,8 +211,10 @@ def _of_variant(c: Compilation, v: VariantSpec, spec: TargetSpec) -> Compilation
     """The compile before its first pass for a variant, with tables of its own."""
     own = replace(c.request, place=()) if v.unit == CPU and spec.devices else c.request
     level = str(v.level) if spec.better else ""
-    tables = {n: dict(getattr(c, n)) for n in ("halved", "work", "asked", "idle")}
-    return replace(c, request=own, level=level, **tables)
+    return replace(
+        c, request=own, level=level,
+        halved=dict(c.halved), work=dict(c.work), asked=dict(c.asked), idle=dict(c.idle),
+    )  # fmt: skip
 
 
 def _scheduled(
