@@ -83,7 +83,8 @@ class Solver:
         self._known: dict[Dim, Num] = {}  # what the facts say as they stand: a search may end before them
         for fact in nonneg:
             g, q, k = fact.primitive()
-            self._known[q] = max(_ceil(-k, g), self._known.get(q, -INF))
+            if g:  # else it is a number
+                self._known[q] = max(_ceil(-k, g), self._known.get(q, -INF))
         # monomial -> where it stands: which fact, zeros first, and which of its terms
         self._places: dict[Mono, list[tuple[int, int]]] = {}
         for place, fact in enumerate((*zeros, *nonneg)):

@@ -394,5 +394,7 @@ def test_what_is_known_takes_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = Facts().with_upper("o", (rows + 15) // 16 - 1).with_range("i", 0, 15)
     guarded = facts.with_le(16 * o + i + 1, rows)
     assert facts.with_le(0, 16 * o + i) is facts
+    pinned = Facts().with_le(n + 3, m).with_range("n", 2, 2).with_range("m", 5, 5)
+    assert pinned.prove_le(n, 2) is YES and Facts().with_le(5, 3).prove_le(n, n + 1) is YES
     monkeypatch.setattr(Solver, "_relaxations", None)
     assert guarded.prove_lt(16 * o + i, rows) is YES and guarded.prove_le(16 * o + i, rows + 2) is YES
