@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from smelt.core.dim.expr import Dim
@@ -20,16 +20,26 @@ DEEPEST: Final = 40
 MOST_APART: Final = 500
 """Points that are kept apart from those that every question is asked at."""
 
-Corner: TypeAlias = tuple[int, float]
-"""About how large a size without an upper bound is (-n: just n), and where between its bounds a symbol is."""
 
-_LEAST: Final[Corner] = (0, 0.0)
-_BEYOND: Final[Corner] = (-65, 1.0)  # one more than tiles of most sizes fill
-_KINDS: Final[tuple[Corner, ...]] = ((9, 0.0), (9, 1.0), (700, 0.5), (40_000, 1.0), _LEAST, _BEYOND)
+class Corner(NamedTuple):
+    """How large a size without an upper bound is, and where between its bounds (0 to 1) a symbol lies. By its
+    name a size may be up to spread - 1 steps larger."""
+
+    size: int
+    at: float
+    spread: int = 1
+    step: int = 1
+
+
+_LEAST: Final = Corner(0, 0.0)
+_BEYOND: Final = Corner(65, 1.0)  # one more than tiles of most sizes fill
+_LOW: Final = Corner(9, 0.0, 4)
+_MANY: Final = Corner(40_000, 1.0, 13_334)
+_KINDS: Final = (_LOW, Corner(9, 1.0, 4), Corner(700, 0.5, 234), _MANY, _LEAST, _BEYOND)
 _ALIKE: Final[Mapping[str, Corner]] = MappingProxyType({})
-_MOST: Final[tuple[Corner, ...]] = ((9, 0.0), (40_000, 1.0))
-_FEW: Final[tuple[Corner, ...]] = ((-3, 1.0), (-2, 1.0), (-1, 1.0), (-2, 0.0))
-_FAR: Final[Corner] = (720_720**4, 1.0)
+_MOST: Final = (_LOW, _MANY)
+_FEW: Final = (Corner(3, 1.0), Corner(2, 1.0), Corner(1, 1.0), Corner(2, 0.0))
+_FAR: Final = Corner(720_720**4, 1.0, 7, 720_720**4)
 """Sizes of 78 bits that small numbers divide, since some divisions are known to come out even."""
 FALLEN: Final = -(2**72)
 """Less than any bound that is of use: the product of two sizes of at most 32 bits each is above it."""
@@ -178,11 +188,8 @@ class _Point:
             return None
 
     def _between(self, name: str, low: int | None, high: int | None) -> int:
-        size, at = self.others.get(name, self.kind)
-        mark = crc32(name.encode())
-        if size > 0:  # others are just so large
-            size = size * (1 + mark % 7) if size == _FAR[0] else size + mark % (size // 3 + 1)
-        size = abs(size)
+        size, at, spread, step = self.others.get(name, self.kind)
+        size += crc32(name.encode()) % spread * step
         if low is None:
             low = -size if high is None else high - size
         if high is None:
