@@ -27,6 +27,7 @@ from smelt.core.cache import cache_dir
 from smelt.core.diag import SmeltError
 from smelt.core.naming import FUNCTIONS, Names
 from smelt.core.scratch import no_room
+from smelt.targets import musl
 from smelt.targets.elf import ObjectFile
 from smelt.targets.platform import DRIVERS, PLATFORMS, Platform, TargetSpec, parse_target, zig_directory
 from smelt.targets.stubs import libraries, stub_ir
@@ -37,7 +38,6 @@ __all__ = [
     "build_runner",
     "build_shim_runner",
     "build_static",
-    "is_prepared",
     "link_library",
     "look_up",
     "parse_target",
@@ -313,28 +313,46 @@ def _stubs(platform: Platform) -> list[Path]:
     return [folder / soname for soname in rows]
 
 
-def _builtins(platform: Platform) -> Path:
-    """What LLVM calls where the processor has no instruction (64-bit division on 32-bit Arm, half
-    floats): zig's compiler-rt, without its copies of what libc has, since libc's are faster."""
-    rows = libraries(platform)
-    taken = frozenset(name for names in rows.values() for name in names)
+def _compiler_rt(platform: Platform) -> Path:
+    """zig's compiler-rt: what LLVM calls where the processor has no instruction (64-bit division on 32-bit
+    Arm, half floats), and copies of a few functions of libc."""
 
     def build(folder: Path) -> None:
         words = ["build-obj", "-target", platform.zig, "-O", "ReleaseFast", "-fPIC", "-fstrip"]
         cpu = [flag for flag in platform.zig_flags if flag.startswith("-mcpu=")]
-        words += [*cpu, "-ffunction-sections", "--name", "builtins", "-femit-bin=builtins.o"]
+        words += [*cpu, "-ffunction-sections", "--name", "whole", "-femit-bin=whole.o"]
         _zig((*words, zig_directory() / "lib" / "compiler_rt.zig"), cwd=folder)
-        made = folder / "builtins.o"
-        whole = ObjectFile(made.read_bytes())
-        made.write_bytes(whole.renamed({name: f"smelt.{name}" for name in taken & whole.defined}))
 
-    folder = _kept("builtins", (platform.name, platform.zig_flags, sorted(taken)), build)
-    return folder / "builtins.o"
+    return _kept("compiler_rt", (platform.name, platform.zig_flags), build) / "whole.o"
+
+
+def _builtins(platform: Platform) -> Path:
+    """compiler-rt without its copies of what libc has, since libc's are faster."""
+    rows = libraries(platform)
+    taken = frozenset(name for names in rows.values() for name in names)
+
+    def build(folder: Path) -> None:
+        whole = ObjectFile(_compiler_rt(platform).read_bytes())
+        made = whole.renamed({name: f"smelt.{name}" for name in taken & whole.defined})
+        (folder / "builtins.o").write_bytes(made)
+
+    return _kept("builtins", (platform.name, platform.zig_flags, sorted(taken)), build) / "builtins.o"
 
 
 def _static_libc(platform: Platform) -> Path:
-    """A folder with crt1.o and the archives of a static program: musl, which zig builds from source.
-    They are taken out of zig's own cache, which would build them anew for other compiler flags."""
+    """A folder with what a static program links: musl, as far as runners and models call it."""
+
+    def build(folder: Path) -> None:
+        for words in musl.commands(platform, zig_directory() / "lib"):
+            _zig(words, cwd=folder)
+        shutil.copyfile(_compiler_rt(platform), folder / "compiler_rt.o")
+
+    return _kept("musl", _static_key(platform), build)
+
+
+def _whole_libc(platform: Platform) -> Path:
+    """The same with all of musl, as zig itself builds it, which takes a minute: for a program that calls
+    more. It is taken out of zig's own cache, which would build it anew for other compiler flags."""
 
     def build(folder: Path) -> None:
         (folder / "main.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
@@ -357,21 +375,16 @@ def _static_libc(platform: Platform) -> Path:
         for name in ("main", "main.c"):
             (folder / name).unlink()
 
-    return _kept("musl", _static_key(platform), build)
+    return _kept("whole-musl", _static_key(platform), build)
 
 
 def _static_key(platform: Platform) -> tuple[object, ...]:
-    return (platform.static_zig, platform.zig_flags)
-
-
-def is_prepared(spec: TargetSpec) -> bool:
-    """Whether the slow part of `prepare` is done: a static program's libc is built, or not needed."""
-    return not _is_static(spec) or _kept_folder("musl", _static_key(spec.platform)).is_dir()
+    return (platform.static_zig, platform.zig_flags, musl.MUSL_FLAGS, sorted(musl.MUSL_FILES.items()))
 
 
 def prepare(spec: TargetSpec) -> None:
     """Make everything that is kept for a target, so that no later call waits for it. The first time
-    a static program's libc is built, which takes a minute; call it beside other work."""
+    a static program's libc is built, which takes 15 s; call it beside other work."""
     _objects(spec.platform, _RUNTIME)
     _drivers(spec)
     _runner_objects(spec.platform, None, _is_static(spec))
@@ -561,11 +574,17 @@ def _link_dynamic(platform: Platform, out: Path, source: Path | None) -> Path:
 def _link_static(platform: Platform, model_object: bytes, out: Path, source: Path | None) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     objects = [*_runner_objects(platform, source, static=True), *_objects(platform, _RUNTIME)]
-    libc = _static_libc(platform)
-    archives = sorted(libc.glob("*.a"))
     with _linking() as folder:
-        words = [*_LINKER, *_STATIC_FLAGS, "-o", "out", str(libc / "crt1.o")]
-        words += _placed(folder, [model_object, *objects])
-        _zig([*words, "--start-group", *map(str, archives), "--end-group"], cwd=folder)
+        words = [*_LINKER, *_STATIC_FLAGS, "-o", "out", *_placed(folder, [model_object, *objects])]
+        try:
+            _zig([*words, *_libc_words(_static_libc(platform))], cwd=folder)
+        except _UndefinedSymbols:  # a program of one's own calls more, or this zig's musl has other files
+            _zig([*words, *_libc_words(_whole_libc(platform))], cwd=folder)
         _deliver(folder / "out", out)
     return out
+
+
+def _libc_words(libc: Path) -> list[str]:
+    """The linker's words for a static libc's folder."""
+    parts = sorted(str(p) for p in libc.iterdir() if p.suffix in (".o", ".a") and p.name != "crt1.o")
+    return [str(libc / "crt1.o"), "--start-lib", *parts, "--end-lib"]

@@ -30,6 +30,7 @@ from smelt.targets.platform import (
     parse_target,
     same_again,
 )
+from smelt.targets.stubs import libraries
 from smelt.targets.toolchain import build_library, build_runner, build_static, runtime_dir
 
 SOURCES = Path(__file__).resolve().parent / "runtime_c"
@@ -239,8 +240,6 @@ def test_static_runner(name: str, bundle: Path) -> None:
     """One file that needs nothing of the system it runs on, under bare qemu where it is another's."""
     spec = parse_target(name)
     words = words_to_run(spec)
-    if not toolchain.is_prepared(spec) and not os.environ.get("SMELT_SLOW"):
-        pytest.skip("its libc is not built yet (half a minute): set SMELT_SLOW=1")
     made = build_runner(spec, model_object(name), bundle, source=PROBE)
     elf = check_elf(made, spec.platform)
     assert elf.kind == 2 and not elf.needed and elf.interpreter is None
@@ -302,8 +301,6 @@ def test_a_static_program_of_two_models(name: str, bundle: Path) -> None:
     """The second of two models under the emulator: its functions are its own, and so are its weights."""
     spec = parse_target(name)
     words = words_to_run(spec)
-    if not toolchain.is_prepared(spec) and not os.environ.get("SMELT_SLOW"):
-        pytest.skip("its libc is not built yet (half a minute): set SMELT_SLOW=1")
     defines = ("-DSMELT_STATIC", "-DSMELT_PREFIX=rec")
     objects = [toolchain._objects(spec.platform, ("probe",), defines, source=SOURCES)[0]]
     for n in ("det", "rec"):
@@ -312,9 +309,29 @@ def test_a_static_program_of_two_models(name: str, bundle: Path) -> None:
             (bundle / file).write_bytes(data)
             objects.append(bundle / file)
     libc, program = toolchain._static_libc(spec.platform), bundle / "program"
-    command = ["ld.lld", *toolchain._STATIC_FLAGS, "-o", str(program), str(libc / "crt1.o"), *objects]
-    toolchain._zig([*command, "--start-group", *sorted(libc.glob("*.a")), "--end-group"], cwd=bundle)
+    command = ["ld.lld", *toolchain._STATIC_FLAGS, "-o", str(program), *objects]
+    toolchain._zig([*command, *toolchain._libc_words(libc)], cwd=bundle)
     assert run(words, program, bundle, *EMULATED[bool(words)]) == "OK\n"
+
+
+@pytest.mark.parametrize("name", [p.name for p in PLATFORMS.values() if p.static_zig])
+def test_a_static_libc_has_what_stubs_promise(name: str, tmp_path: Path) -> None:
+    """A model's code may call all that a shared library may."""
+    platform = PLATFORMS[name]
+    wanted = [word for row in libraries(platform).values() for symbol in row for word in ("-u", symbol)]
+    libc = toolchain._libc_words(toolchain._static_libc(platform))
+    toolchain._zig(["ld.lld", "-static", "-o", "out", "--defsym=main=0", *wanted, *libc], cwd=tmp_path)
+
+
+def test_a_program_that_calls_more_gets_all_of_musl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, asked = parse_target("host"), list[str]()
+    whole = toolchain._static_libc(spec.platform)
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "crt1.o").write_bytes((whole / "crt1.o").read_bytes())
+    monkeypatch.setattr(toolchain, "_static_libc", lambda platform: tmp_path / "small")
+    monkeypatch.setattr(toolchain, "_whole_libc", lambda platform: asked.append(platform.name) or whole)
+    made = build_runner(spec, model_object(spec.platform.name), tmp_path, source=PROBE)
+    assert asked == [spec.platform.name] and made.is_file()
 
 
 def test_static_archive(bundle: Path) -> None:
