@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from smelt.core.dim import ONE, Dim, Truth, to_dim
+from smelt.core.dtype import i64
 from smelt.core.ir.graph import Graph, Ref, TensorType
 from smelt.core.ops.infer import Engine
 from smelt.importer import known as kn
@@ -83,6 +84,20 @@ def by_branch(
     for ref, x, y in zip(refs, arms[0].refs, arms[1].refs, strict=True):
         _join_known(b, ref, b.store.known.get(x), b.store.known.get(y))
     return sq.assembled(b, forms, refs)
+
+
+def assume(
+    b: GraphBuilder, flag: Callable[[], Ref], equal: tuple[Dim, Dim] | None, holds: bool, left: str
+) -> None:
+    """Check at run time that a condition has this value, so that the branch that is left is taken, which the
+    text names. flag: makes the condition, a bool of rank 0. equal: the sizes whose equality it is."""
+    if equal is not None and holds:
+        b.engine.same(f"the {left} is taken", *equal)
+        return
+    taken = flag() if holds else b.emit("not", [flag()])
+    b.bind(b.cast(taken, i64), 0, f"the {left}".replace(" ", "_"), 1, to_dim(1))
+    if equal is not None:
+        b.engine.differ(*equal)
 
 
 def one_rank(x: GraphBuilder, ref: Ref, y: GraphBuilder, other: Ref) -> bool:

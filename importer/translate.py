@@ -48,10 +48,13 @@ class Refused(Exception):
 
 @dataclass
 class Attempt:
-    """The result of an attempted translation: the reason of its failure, if any, and its problems."""
+    """The result of an attempted translation: the reason of its failure, if any, and the model's problems.
+    impossible: it failed at nodes that could never run with the sizes that they are given, though their
+    operators' definitions allow them."""
 
     failed: SmeltError | Refused | None = None
     problems: dict[tuple[str | None, str], Problem] = field(default_factory=dict)
+    impossible: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Translator:
     def __init__(self, model: onnx.ModelProto, folders: tuple[Path, ...]) -> None:
         self.folders = folders
         self.problems: dict[tuple[str | None, str], Problem] = {}
+        self.malformed: set[tuple[str | None, str]] = set()  # problems that no other sizes would end
         self.named: dict[str, set[str]] = {}  # op type -> names of its nodes, and of those inside its calls
         self.tried = Tried()
         self._lists = 0  # lists of nodes inside each other that are being translated
@@ -223,7 +227,11 @@ class Translator:
             # ONNX's definitions break its rules of types: SoftmaxCrossEntropyLoss of release 13 takes bf16,
             # and NegativeLogLikelihoodLoss, of which it is made, does not
             typed = () if waiting or scope.standard else refs
-            _check_signature(b, n, domain, version or 0, _given(b, n, scope), typed)
+            try:
+                _check_signature(b, n, domain, version or 0, _given(b, n, scope), typed)
+            except SmeltError as e:
+                self.malformed.update((p.node, p.message) for p in e.problems)
+                raise
         if row is not None:
             if waiting:
                 raise Refused
@@ -583,6 +591,9 @@ class Subgraphs:
             yield found
         except (SmeltError, Refused) as e:
             found.failed, found.problems = e, self.translator.problems
+            new = [(key, p.kind) for key, p in found.problems.items() if key not in before]
+            never = all(kind == "invalid" and key not in self.translator.malformed for key, kind in new)
+            found.impossible = isinstance(e, Refused) and bool(new) and never
             self.translator.problems = before
             engine.take_checks()
             engine.at(*where)

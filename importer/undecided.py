@@ -19,11 +19,9 @@ from typing import Any, Protocol
 from onnx import NodeProto
 
 from smelt.core.diag import Problem, SmeltError
-from smelt.core.dim import to_dim
-from smelt.core.dtype import i64
 from smelt.core.ir.graph import Ref
 from smelt.importer import known as kn
-from smelt.importer.branches import TranslatedBranch, by_branch, declared, one_rank
+from smelt.importer.branches import TranslatedBranch, assume, by_branch, declared, one_rank
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Undecided
 from smelt.importer.load import uses
@@ -105,7 +103,7 @@ class Both:
             names = self._live(readers[:size])
             then, other = (self._way(readers[:size], names, way) for way in (True, False))
             if then.impossible or other.impossible:
-                self._rule_out(then.impossible, "way_on_which_all_nodes_can_run")
+                self._rule_out(then.impossible, "way on which all nodes can run")
                 return self.nodes
             if then.arm is not None and other.arm is not None:
                 enough = self._enough(readers, size, then.arm, other.arm)
@@ -218,13 +216,7 @@ class Both:
         self.tried.ruled += 1
         b, why = self.builder, self.why
         b.engine.at(why.node or "", why.op)
-        if why.equal is not None and not then:
-            b.engine.same(f"the {left.replace('_', ' ')} is taken", *why.equal)
-        else:
-            taken = b.emit("not", [self._flag()]) if then else self._flag()
-            b.bind(b.cast(taken, i64), 0, f"the_{left}", 1, to_dim(1))
-            if why.equal is not None:
-                b.engine.differ(*why.equal)
+        assume(b, self._flag, why.equal, not then, left)
         if why.condition is not None and self.here:
             shape = [d.const for d in b.type_of(why.condition).shape if d.is_const]
             b.suppose(why.condition, kn.full(shape, [not then]))
@@ -287,5 +279,5 @@ class Both:
             fits.append(all(None in (r, w) or r == w for r, w in zip(ranks, wanted, strict=True)))
         if fits[0] == fits[1]:
             return False
-        self._rule_out(fits[1], "way_of_the_declared_ranks")
+        self._rule_out(fits[1], "way of the declared ranks")
         return True

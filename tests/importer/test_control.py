@@ -107,6 +107,28 @@ def test_checks_of_a_branch_bind_only_it() -> None:
     assert caught.value.kind == "shape"
 
 
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_branch_that_could_not_run_refuses_no_model(holds: bool) -> None:
+    """With these sizes the Add could not; a run that takes its branch is told so. A node that is wrong with
+    any sizes is refused wherever it stands."""
+    arms = [
+        graph([node("Transpose", ["x"], ["t"]), node("Add", ["x", "t"], ["a"])], ["a"]),
+        graph([node("Neg", ["x"], ["b"])], ["b"]),
+    ]
+    m = if_model(*(arms if holds else arms[::-1]))
+    module = imported(m, dims={"n": 2, "m": 3})
+    x = np.ones((2, 3), np.float32)
+    (y,) = run_module(module, {"x": x, "c": np.array(not holds)}, OPS)
+    np.testing.assert_array_equal(y, -x)
+    with pytest.raises(SmeltError, match="branch_in_which_all_nodes_can_run") as caught:
+        run_module(module, {"x": x, "c": np.array(holds)}, OPS)
+    assert caught.value.kind == "shape"
+    arms[0].node[1].input.append("x")
+    with pytest.raises(SmeltError, match="3 inputs") as caught:
+        import_model(if_model(*arms), dims={"n": 2, "m": 3})
+    assert caught.value.kind == "invalid"
+
+
 def loop_body(*extra: onnx.NodeProto, state: list[Any], out: list[str]) -> onnx.GraphProto:
     nodes = [node("Identity", ["going"], ["on"]), *extra]
     return graph(

@@ -16,6 +16,7 @@ from smelt.importer import sequences as sq
 from smelt.importer.bindings.standard.append import appends, put_back, taken_out
 from smelt.importer.branches import (
     TranslatedBranch,
+    assume,
     by_branch,
     closed,
     declared,
@@ -23,7 +24,7 @@ from smelt.importer.branches import (
     one_of,
 )
 from smelt.importer.builder import GraphBuilder
-from smelt.importer.call import Call, OnnxOp
+from smelt.importer.call import Call, OnnxOp, Undecided
 from smelt.importer.load import subgraphs
 
 SHAPE_ROUNDS = 16
@@ -55,21 +56,41 @@ def _if(c: Call) -> Sequence[Ref]:
     if known is not None:
         refs: list[Ref] = c.translate.inline(subgraph(c, "then_branch" if known else "else_branch"))
         return refs
-    condition = c.builder.reshape(c.x(), ())
     before = declared(c.engine)
     arms: list[TranslatedBranch] = []
+    tried = []
     for name in ("then_branch", "else_branch"):
-        with c.engine.conditional():
+        with c.translate.attempt() as attempt, c.engine.conditional():
             arm = TranslatedBranch(*c.translate.region(subgraph(c, name), lambda b: []))
             if len(arm.refs) != len(c.outputs):
                 raise c.fail(f"{name} has {len(arm.refs)} outputs, the node has {len(c.outputs)}")
             arms.append(arm)
+        if isinstance(attempt.failed, Undecided):
+            raise attempt.failed
+        tried.append(attempt)
+    never = [attempt.impossible for attempt in tried]
+    if len(arms) == 1 and any(never):
+        return _left(c, "else_branch" if never[0] else "then_branch")
+    reasons = [c.translate.give_up(attempt) for attempt in tried if attempt.failed]
+    if reasons:
+        raise reasons[0]
+    condition = c.builder.reshape(c.x(), ())
     found = by_branch(c.builder, condition, arms[0], arms[1], before, shapes=c.may_wait)
     if found is not None:
         return found
     if c.may_wait:
         raise c.undecided("the branches have outputs of different rank", c.x(), _equality(c))
     return _assumed(c)
+
+
+def _left(c: Call, name: str) -> Sequence[Ref]:
+    """Translate this branch alone, with a run-time check that it is taken: in the other one is a node that
+    could not run with the sizes that it is given."""
+    b, holds = c.builder, name == "then_branch"
+    assume(b, lambda: b.reshape(c.x(), ()), _equality(c), holds, "branch in which all nodes can run")
+    b.flush_checks()
+    refs: list[Ref] = c.translate.inline(subgraph(c, name))
+    return refs
 
 
 def _equality(c: Call) -> tuple[Dim, Dim] | None:
