@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,6 +137,17 @@ def reading(what: str, kind: Kind = "shape") -> Iterator[None]:
     except Exception as e:
         why = f"{type(e).__name__}: {e}"
         raise SmeltError(f"{what}: cannot be read ({why:.300})", kind=kind) from e
+
+
+def limit_hint(e: BaseException | None) -> str | None:
+    """What to do about the limit of the system that refused something; None where the error tells of none."""
+    number = e.errno if isinstance(e, OSError) else None
+    if number == errno.EMFILE:
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"this process may have {most} files open at a time; allow more ('ulimit -n 1024')"
+    return "the system may be out of processes or memory" if number in (errno.EAGAIN, errno.ENOMEM) else None
 
 
 def unsupported(what: str, *, node: str | None = None, try_: str | None = None) -> SmeltError:

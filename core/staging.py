@@ -29,7 +29,7 @@ from smelt.core.bundle import (
     read_manifest,
     sealed,
 )
-from smelt.core.diag import SmeltError
+from smelt.core.diag import SmeltError, limit_hint
 from smelt.core.manifest_schema import FILE_NAME
 
 _OWNER: Final = ".smelt-compile"
@@ -381,5 +381,6 @@ def _disk(out: Path, e: OSError) -> SmeltError:
     return SmeltError(
         f"cannot write the bundle '{out}': {e.strerror or e}",
         kind="infra",
-        hint="free some space or choose another -o" if e.errno in _FULL else _ANOTHER_PLACE,
+        hint=limit_hint(e)
+        or ("free some space or choose another -o" if e.errno in _FULL else _ANOTHER_PLACE),
     )

@@ -6,7 +6,6 @@ Neither a hostile model nor a compiler bug can take the caller down, and no call
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import signal
@@ -18,12 +17,12 @@ from typing import Any, get_args
 import smelt.fork_server  # noqa: F401  # with this module, so that no compile imports it while others fork
 from smelt.arguments import checked, value_text
 from smelt.core.bundle import MAIN, Bundle, read_bundle
-from smelt.core.diag import Kind, Problem, SmeltError, SmeltWarning, reading
+from smelt.core.diag import Kind, Problem, SmeltError, SmeltWarning, limit_hint, reading
 from smelt.core.naming import ALLOWED, is_entry
 from smelt.core.package import Package, read_package
 from smelt.core.scratch import no_room, scratch_folder
 from smelt.core.staging import check_output, publish
-from smelt.limits import MEMORY, SECONDS, Limits, limits, out_of_memory
+from smelt.limits import MEMORY, SECONDS, Limits, address_space_hint, limits, out_of_memory
 from smelt.request import DimSpec, OnProgress, Request
 from smelt.supervise import Ended, run_child
 
@@ -317,8 +316,7 @@ def _run_child(
     try:
         ended = run_child(request.to_json(), result, Path(request.output), allowed, progress)
     except OSError as e:
-        full = e.errno in (errno.EAGAIN, errno.ENOMEM)
-        hint = "the system may be out of processes or memory" if full else ""
+        hint = limit_hint(e.__cause__) or limit_hint(e) or address_space_hint()
         raise SmeltError(str(e), kind="infra", hint=hint) from e
     return _report(result, ended, request, allowed)
 

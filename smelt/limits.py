@@ -150,10 +150,34 @@ def _lower(kind: int, soft: int, hard: int | None = None) -> None:
     resource.setrlimit(kind, (min(soft, hard), hard))
 
 
+def address_space_hint() -> str | None:
+    """What to do where something failed for no other reason that is known; None without such a limit."""
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY:
+        return None
+    return f"this process may have {most:,} bytes of address space; allow more ('ulimit -v')"
+
+
+def used_share(pid: int) -> float:
+    """How much of its limits of data and of address space a child of this process uses, the larger share; 0
+    where the system does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status") as status:
+        rows = dict(line.split(":", 1) for line in status if line.startswith(("VmData:", "VmSize:")))
+        kinds = {"VmData": resource.RLIMIT_DATA, "VmSize": resource.RLIMIT_AS}
+        used = {kinds[name]: 1024 * int(text.split()[0]) for name, text in rows.items()}
+        allowed = {kind: resource.prlimit(pid, kind)[0] for kind in used}
+        return max((used[k] / n for k, n in allowed.items() if n != resource.RLIM_INFINITY), default=0.0)
+    return 0.0
+
+
 def out_of_memory(limits: Limits, stage: str) -> SmeltError:
-    """The error of a compile that reached its limit in that stage."""
-    return SmeltError(
-        f"the compile used more than {limits.memory / 1e9:.3g} GB of memory in stage '{stage}'",
-        kind="infra",
-        hint=f"allow more with --limit-memory, memory_limit= or {MEMORY} (in GB), or fix dims with --dim",
-    )
+    """The error of a compile that reached its limit in that stage, or the lower one of its caller, which is
+    this process's too."""
+    own = {"v": resource.RLIMIT_AS, "d": resource.RLIMIT_DATA}
+    found = [(n, letter) for letter, kind in own.items() if (n := resource.getrlimit(kind)[0]) >= 0]
+    most, letter = min([*found, (limits.memory, "")])
+    hint = f"allow more with --limit-memory, memory_limit= or {MEMORY} (in GB), or fix dims with --dim"
+    if most < limits.memory:
+        hint = f"the caller may not have more: allow it more ('ulimit -{letter}'), or fix dims with --dim"
+    what = f"the compile used more than {most / 1e9:.3g} GB of memory in stage '{stage}'"
+    return SmeltError(what, kind="infra", hint=hint)

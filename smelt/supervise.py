@@ -19,10 +19,13 @@ from typing import Literal
 
 from smelt.core.staging import sweep
 from smelt.forks import COMPILER, SERVER, Child
-from smelt.limits import Limits
+from smelt.limits import Limits, used_share
 
 KEPT_STDERR = 1 << 16
 """How many of the last bytes of a child's stderr are kept."""
+
+LOOKS = 0.1
+"""Seconds between two looks at the memory of a child: 0.05 ms of processor time each."""
 
 LONGEST_LINE = 1 << 12
 """Most bytes of a line that names a stage; longer lines are ignored."""
@@ -63,7 +66,8 @@ def run_child(
         status = child.end()
         sweep(Path(os.path.realpath(out)))
     said = bytes(watch.said).decode("utf-8", "replace")
-    return Ended(status, watch.stage, "stuck" if stuck else _cause(status, said), said, child.pid)
+    cause = "stuck" if stuck else _cause(status, said, watch.used)
+    return Ended(status, watch.stage, cause, said, child.pid)
 
 
 class _Watch:
@@ -73,6 +77,7 @@ class _Watch:
         self.child = child
         self.progress = progress
         self.stage = "start"
+        self.used = 0.0  # of what the child may have of memory, when it was last seen
         self.said = bytearray()
         self._line = bytearray()
 
@@ -92,7 +97,9 @@ class _Watch:
             while selector.get_map():
                 # a grandchild may hold the pipes when the child is gone
                 ended = self.child.has_ended()
-                ready = selector.select(0 if ended else 0.5)
+                if not ended:
+                    self.used = used_share(self.child.pid) or self.used
+                ready = selector.select(0 if ended else LOOKS)
                 for key, _ in ready:
                     data = os.read(key.fd, 1 << 16)
                     if data:
@@ -124,9 +131,16 @@ WANT = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError", "
 """What libraries print before they abort because memory ran out."""
 
 
-def _cause(status: int, said: str) -> Cause:
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+"""How a library ends a process that gives it no memory and whose answer it does not look at."""
+
+SHORT = 0.75
+"""The share of its memory from which a fault of a child counts as one of memory."""
+
+
+def _cause(status: int, said: str, used: float) -> Cause:
     if status == -signal.SIGXCPU:
         return "seconds"
-    if status and any(w in said for w in WANT):
+    if status and (any(w in said for w in WANT) or (-status in FAULTS and used > SHORT)):
         return "memory"
     return "killed" if status in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP) else ""

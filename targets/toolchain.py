@@ -8,6 +8,7 @@ kept in $SMELT_CACHE, by default ~/.cache/smelt. Output depends on the inputs al
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from smelt.core.cache import cache_dir
-from smelt.core.diag import SmeltError
+from smelt.core.diag import SmeltError, limit_hint
 from smelt.core.naming import FUNCTIONS, Names
 from smelt.core.scratch import no_room
 from smelt.targets import musl
@@ -118,9 +119,8 @@ def _zig(words: Sequence[str | Path], cwd: Path) -> str:
             command, cwd=cwd, env=env, capture_output=True, stdin=subprocess.DEVNULL, restore_signals=False
         )
     except OSError as error:
-        raise SmeltError(
-            f"{binary}: cannot be run: {error}", kind="infra", hint="reinstall ziglang"
-        ) from error
+        hint = limit_hint(error) or "reinstall ziglang"
+        raise SmeltError(f"{binary}: cannot be run: {error}", kind="infra", hint=hint) from error
     text = done.stderr.decode("utf-8", "replace")
     if done.returncode == 0:
         return text
@@ -132,6 +132,9 @@ def _zig(words: Sequence[str | Path], cwd: Path) -> str:
         what = f"zig {words[0]} found no space left in '{cwd}' or the cache folder '{kept}'{said}"
         hint = "free some space, or choose others with TMPDIR and SMELT_CACHE"
         raise SmeltError(what, kind="infra", hint=hint)
+    if "FdQuotaExceeded" in text:
+        what = f"zig {words[0]} could open no more files{said}"
+        raise SmeltError(what, kind="infra", hint=limit_hint(OSError(errno.EMFILE, "")))
     if done.returncode == -signal.SIGKILL:
         hint = "the system may have run out of memory"
         raise SmeltError(f"zig {words[0]} was killed from outside{said}", kind="infra", hint=hint)
@@ -190,7 +193,7 @@ def _kept(kind: str, key: Sequence[object], build: Callable[[Path], None]) -> Pa
         raise SmeltError(
             f"cannot keep what is built once in the cache folder '{cache_dir()}': {e.strerror or e}",
             kind="infra",
-            hint="make it writable, or choose another with SMELT_CACHE",
+            hint=limit_hint(e) or "make it writable, or choose another with SMELT_CACHE",
         ) from None
     return folder
 
