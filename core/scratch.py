@@ -4,14 +4,16 @@ purpose where the process was killed meanwhile."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from smelt.core.diag import SmeltError
+from smelt.core.diag import SmeltError, limit_hint
 from smelt.core.forksafe import ForkSafe
 
 _FINDING = ForkSafe()
@@ -33,12 +35,25 @@ def scratch_folder(purpose: str) -> Iterator[str]:
         os.close(lock)
 
 
+def kept_folder(purpose: str) -> str:
+    """The path of this user's own folder of that purpose among the temporary ones, which stays, for the next
+    process. Raises OSError where it cannot be made, or where what has its name may be another user's."""
+    with _FINDING:
+        path = os.path.join(tempfile.gettempdir(), f"smelt-kept-{purpose}-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "not a folder of this user alone", path)
+    return path
+
+
 def no_room(folder: str | os.PathLike[str], e: OSError) -> SmeltError:
     """The error of a folder for temporary files that takes no file."""
     return SmeltError(
         f"cannot write to the temporary folder '{os.fspath(folder)}': {e.strerror or e}",
         kind="infra",
-        hint="free some space, or name another one with TMPDIR",
+        hint=limit_hint(e) or "free some space, or name another one with TMPDIR",
     )
 
 

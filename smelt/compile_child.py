@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from smelt.core.diag import SmeltError
+from smelt.core.diag import SmeltError, limit_hint
 from smelt.core.lazily import only
+from smelt.core.scratch import kept_folder
 from smelt.core.spread import by_forks
 from smelt.core.staging import Staging
 from smelt.limits import CONFINE, Limits, apply, apply_to_system, out_of_memory
@@ -93,6 +94,8 @@ def _error(e: Exception, limits: Limits, stage: str) -> SmeltError:
         return refused
     if isinstance(e, SmeltError):
         return e
+    if hint := limit_hint(e):
+        return SmeltError(f"stage '{stage}': {e}", kind="infra", hint=hint)
     # CPython 3.11 forgets the MemoryError where there is no memory for a generator's frame
     if isinstance(e, SystemError) and _data() > 0.9 * limits.memory:
         return out_of_memory(limits, stage)
@@ -144,8 +147,8 @@ def _compile(request: Request, progress: OnProgress, scratch: Path) -> dict[str,
 
 def _prepared(request: Request, scratch: Path) -> str:
     """Make what is kept for all compiles, so that from then on it can only be read; a dump says itself what
-    it is for, so for one the cache folder is only tried. Where that takes no file, another in `scratch` is
-    used, and the text says so; else ''. Raises SmeltError."""
+    it is for, so for one the cache folder is only tried. Where that takes no file, this user's folder among
+    the temporary ones is used, else one in `scratch`, and the text says so; else ''. Raises SmeltError."""
     from smelt.core.cache import cache_dir, try_cache
     from smelt.stages import is_dump
     from smelt.targets.platform import parse_target
@@ -158,10 +161,15 @@ def _prepared(request: Request, scratch: Path) -> str:
         return ""
     except (SmeltError, OSError) as e:
         found, kept = e, cache_dir()
+    reason = found.message if isinstance(found, SmeltError) else found.strerror or str(found)
+    without = f"compiled without the cache folder '{kept}'"
+    with contextlib.suppress(SmeltError, OSError):
+        os.environ["SMELT_CACHE"] = instead = kept_folder("cache")
+        make()
+        return f"{without}, with '{instead}' in its place: {reason:.300}"
     os.environ["SMELT_CACHE"] = str(scratch / "cache")
     make()  # what failed for another reason fails again
-    reason = found.message if isinstance(found, SmeltError) else found.strerror or str(found)
-    return f"compiled without the cache folder '{kept}', which takes much longer: {reason:.300}"
+    return f"{without}, which takes much longer: {reason:.300}"
 
 
 def _begin(request: Request, scratch: Path, stage: Staging | None) -> None:

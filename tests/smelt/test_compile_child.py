@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -25,11 +26,12 @@ from processes import started
 from stand_ins import stand_in
 
 import smelt
-from smelt import driver
+from smelt import compile_child
 from smelt.core import cache
 from smelt.core.bundle import read_bundle
 from smelt.core.diag import SmeltError
-from smelt.limits import LEAST_MEMORY, Limits, available, limits
+from smelt.core.scratch import kept_folder
+from smelt.limits import LEAST_MEMORY, Limits, available, limits, out_of_memory
 from smelt.request import Request
 from smelt.supervise import KEPT_STDERR, run_child
 from smelt.targets import toolchain
@@ -87,6 +89,18 @@ except smelt.SmeltError as e:
 
     done = python(code, tmp_path, preexec_fn=lower)
     assert "used more than 2 s of processor time" in done.stdout and "ulimit -t" in done.stdout, done
+
+
+@pytest.mark.parametrize("files", [12, 16])
+def test_the_open_files_of_a_limited_caller(model: Path, tmp_path: Path, files: int) -> None:
+    """Too few to start the compiler; enough for that, too few for the linker."""
+
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+    done = python(COMPILE.format(model=str(model), out=str(tmp_path / "out")), tmp_path, preexec_fn=lower)
+    assert f"this process may have {files} files open at a time" in done.stderr, done
+    assert "reinstall" not in done.stderr
 
 
 @pytest.mark.parametrize("paths", [None, f"{os.pathsep}/nowhere"])
@@ -159,6 +173,27 @@ def test_a_limit_of_memory_names_the_stage(tmp_path: Path) -> None:
     assert caught.value.kind == "infra"
     assert "SMELT_COMPILE_MEMORY" in (caught.value.hint or "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("held", "kind"), [(90, "infra"), (1, "internal")])
+def test_a_library_that_crashes_for_want_of_memory(model: Path, tmp_path: Path, held: int, kind: str) -> None:
+    """As protobuf's parser does: it does not look at what it is given. held: megabytes of a hundred or so."""
+    text = f"import os, time\nx = bytearray({held} << 20)\ntime.sleep(0.4)\nos.kill(os.getpid(), 11)\n"
+    (tmp_path / "crashes.py").write_text(text)
+    plugins = (str(tmp_path / "crashes.py"),)
+    with pytest.raises(SmeltError, match="memory in stage" if kind == "infra" else "SIGSEGV") as caught:
+        smelt.compile(model, output=tmp_path / "out", plugins=plugins, memory_limit=0.22)
+    assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(("limit", "option"), [(resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")])
+def test_memory_that_the_caller_has_not(monkeypatch: pytest.MonkeyPatch, limit: int, option: str) -> None:
+    limited = {limit: 1 << 29}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limited.get(kind, resource.RLIM_INFINITY),) * 2)
+    told = out_of_memory(Limits(1 << 30, 1), "import")
+    assert "0.537 GB" in told.message and f"ulimit {option}" in str(told.hint)
+    told = out_of_memory(Limits(1 << 28, 1), "import")
+    assert "0.268 GB" in told.message and "--limit-memory" in str(told.hint)
 
 
 @pytest.mark.parametrize(("data", "kind"), [(0.95, "infra"), (0.5, "internal")])
@@ -336,17 +371,18 @@ def test_a_cache_folder_that_takes_no_file_stops_no_compile(
     (tmp_path / "a file").write_text("mine")
     kept = str(tmp_path / "a file" / "cache")
     toolchain.prepare(parse_target("aarch64-android"))
-    scratch = tmp_path / "scratch"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    instead = Path(kept_folder("cache"))
     for part in ("builtins", "runtime"):
-        shutil.copytree(cache.cache_dir() / part, scratch / "cache" / part)
-    monkeypatch.setattr(driver, "_scratch", lambda: contextlib.nullcontext(scratch))
+        shutil.copytree(cache.cache_dir() / part, instead / part)
     line = ["compile", model, "-o", tmp_path / "out", "--json", "--target", "aarch64-android"]
-    done = forked_smelt(*line, environment={**os.environ, "SMELT_CACHE": kept})
+    environment = {**os.environ, "SMELT_CACHE": kept, "TMPDIR": str(tmp_path)}
+    done = forked_smelt(*line, environment=environment)
     assert done.returncode == 0 and json.loads(done.stdout)["ok"], done.stderr
     assert done.stderr.count("smelt compile: warning: compiled without the cache folder") == 1, done.stderr
     assert f"'{kept}'" in done.stderr and "driver.py" not in done.stderr
     read_bundle(tmp_path / "out").verify()
-    assert (tmp_path / "a file").read_text() == "mine" and any((scratch / "cache" / "stubs").iterdir())
+    assert (tmp_path / "a file").read_text() == "mine" and any((instead / "stubs").iterdir())
 
 
 @pytest.mark.parametrize("place", ["/proc/smelt", "/dev/null", "/dev/full/cache", "full"])
@@ -354,8 +390,9 @@ def test_a_cache_folder_that_takes_no_file_stops_no_compile(
 def test_a_compile_turns_to_another_cache_folder_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, dump: bool
 ) -> None:
-    """A dump's compile, which makes what is kept after it has read the dump, too. 'full': the disk is."""
-    from smelt import compile_child
+    """A dump's compile, which makes what is kept after it has read the dump, too. 'full': the disk is. The
+    folder in its place is the user's, so that the next compile finds what was made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def build(folder: Path) -> None:
         if "full/" in str(folder):
@@ -369,8 +406,13 @@ def test_a_compile_turns_to_another_cache_folder_once(
     request = Request(source="m.smelt" if dump else "m.onnx")
     note = compile_child._prepared(request, tmp_path)
     assert f"'{kept}'" in note and (place != "full" or "No space left" in note), note
-    assert os.environ["SMELT_CACHE"] == str(tmp_path / "cache")
+    users = tmp_path / f"smelt-kept-cache-{os.getuid()}"
+    assert os.environ["SMELT_CACHE"] == str(users) and str(users) in note
     assert compile_child._prepared(request, tmp_path) == ""
+    users.chmod(0o777)  # as one that another user has made
+    monkeypatch.setenv("SMELT_CACHE", kept)
+    assert "much longer" in compile_child._prepared(request, tmp_path)
+    assert os.environ["SMELT_CACHE"] == str(tmp_path / "cache")
 
 
 def _no_room(otherwise: Callable[[], None]) -> None:
@@ -382,8 +424,6 @@ def _no_room(otherwise: Callable[[], None]) -> None:
 def test_what_fails_without_the_cache_folder_too_is_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from smelt import compile_child
-
     def broken(spec: object) -> None:
         raise SmeltError("no zig", kind="infra")
 
