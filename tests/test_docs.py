@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +28,12 @@ from state_models import decoder, tokens
 
 import smelt
 from smelt.bench import PLANS
-from smelt.core.ir.text import parse_kernel, print_kernel
+from smelt.core.ir.text import parse_kernel, parse_module, print_kernel
 from smelt.core.ops import OPS
 from smelt.core.ops.rows import quantized
 from smelt.core.passes.context import Context
+from smelt.core.passes.lowering.fuse import fuse
+from smelt.core.passes.lowering.lower import lower
 from smelt.core.passes.rewriting.editor import Editor, edit_module
 from smelt.devicefarm.measure import SHOWN
 from smelt.importer import import_model
@@ -334,6 +337,43 @@ def test_the_page_on_sizes(tmp_path: Path) -> None:
     for command in said:
         out = "" if "-o" in command or "smelt compile" not in command else " -o out"
         run(command + out, tmp_path)
+
+
+def test_the_page_on_the_ir() -> None:
+    """Its module can be read, and its kernel is what becomes of it."""
+    written, kernel, _ = fenced(ROOT / "docs" / "ir.md")
+    module = parse_module(written.replace('"..."', f'"{0:064}"'))
+    (made,) = lower(fuse(module, CONTEXT), CONTEXT).kernels.values()
+    assert print_kernel(made) == kernel
+
+
+def test_the_page_on_packages(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(folder / "model.onnx", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code(ROOT / "docs" / "portable.md", "import smelt\n"), names)
+    assert names["bundle"].manifest["platform"] == "aarch64-linux"
+
+
+def test_the_page_on_units(tmp_path: Path) -> None:
+    """Its Python on tensors that stay: a run reads what the one before has left."""
+    nodes = [
+        helper.make_node("Add", ["past", "ids"], ["present"]),
+        helper.make_node("Neg", ["present"], ["logits"]),
+    ]
+    names = ("ids", "past", "logits", "present")
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in names]
+    sets = [helper.make_opsetid("", 17)]
+    m = helper.make_model(helper.make_graph(nodes, "g", ports[:2], ports[2:]), opset_imports=sets)
+    m.ir_version = 8
+    array = np.ones(3, np.float32)
+    known: dict[str, Any] = {"array": array, "ids": array, "more": 2 * array}
+    known["session"] = smelt.load(smelt.compile(m, output=tmp_path / "out"))
+    text = (ROOT / "docs" / "units.md").read_text("utf-8")
+    (block,) = re.findall(r"^## Tensors that stay\n\n((?:    .*\n)+)", text, re.M)
+    exec(textwrap.dedent(block), known)
+    np.testing.assert_array_equal(known["logits"], -4 * array)
+    np.testing.assert_array_equal(known["a"].numpy(), 4 * array)
 
 
 def test_the_page_on_tuning(folder: Path, tmp_path: Path) -> None:
