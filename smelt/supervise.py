@@ -80,6 +80,7 @@ class _Watch:
         self.used = 0.0  # of what the child may have of memory, when it was last seen
         self.said = bytearray()
         self._line = bytearray()
+        self._look = time.monotonic() + LOOKS
 
     def send(self, request: str) -> None:
         """Write the request as one line; the pipe stays open."""
@@ -97,8 +98,9 @@ class _Watch:
             while selector.get_map():
                 # a grandchild may hold the pipes when the child is gone
                 ended = self.child.has_ended()
-                if not ended:
+                if not ended and time.monotonic() > self._look:
                     self.used = used_share(self.child.pid) or self.used
+                    self._look = time.monotonic() + LOOKS
                 ready = selector.select(0 if ended else LOOKS)
                 for key, _ in ready:
                     data = os.read(key.fd, 1 << 16)
