@@ -114,11 +114,13 @@ def lower(
     begun: Mapping[str, Compilation] | None = None,
     spread: SpreadOut = serially,
 ) -> Lowered:
-    """Import (unless `begun` is given), optimise, schedule and plan; code comes later. spread: computes the
-    schedules. Raises SmeltError."""
+    """Import (unless `begun` is given), optimise, schedule and plan, a dump with its own options; code comes
+    later. spread: computes the schedules. Raises SmeltError."""
     if begun is None:
         progress("import")
         begun = begin(request)
+        if is_dump(request.source):
+            request = resumed_request(request, begun)
     spec = parse_target(request.target)
     default = default_unit(spec)
     if request.state:
@@ -344,11 +346,7 @@ def _package_entry(name: str, c: Compilation) -> dict[str, Any]:
 
 def plan_here(request: Request, progress: OnProgress = lambda stage: None) -> dict[str, Any]:
     """The manifest's fields about module and plan, without making code. Raises SmeltError."""
-    begun = None
-    if is_dump(request.source):
-        begun = begin(request)
-        request = resumed_request(request, begun)
-    lowered = lower(request, progress, begun)
+    lowered = lower(request, progress)
     plan = build_manifest(lowered.linked, [{} for _ in lowered.compilations], {})
     if request.describe:
         progress("describe")

@@ -37,6 +37,7 @@ from smelt.compare import CaseResult, Validation, validate, validate_entries
 from smelt.core.bundle import Bundle, hash_file, is_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import ALL
+from smelt.core.ir.dump import DUMP_SUFFIX
 from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.verdict import Verdict, worst
 from smelt.difference import OutputError
@@ -178,6 +179,8 @@ def bundle_and_models(args: argparse.Namespace, folder: str) -> tuple[Bundle, di
     if not is_bundle(args.source):
         args.model = args.source
         found = chosen_models(args)
+        if args.source.endswith(DUMP_SUFFIX):
+            raise Usage(f"'{args.source}' is a dump: compile it, and validate the bundle with --model MODEL")
         bundle = compile_args(args, f"{folder}/out")
         return bundle, {bundle.entries[0]: found} if isinstance(found, Path) else found
     bundle = open_bundle(args.source)

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import smelt
-from smelt.compiler import compile_here
+from smelt.compiler import compile_here, lower
 from smelt.core.diag import SmeltError
 from smelt.core.ir.dump import dump_text
 from smelt.core.ir.graph import Module
@@ -123,6 +123,8 @@ def test_bundles_are_the_same(
     for path in found[::8] + found[-2:]:
         made = compile_here(Request(source=str(path), output=str(tmp_path / "again")))
         assert made.digest == digest, path.name
+    # what only plans or looks, as `smelt tune` does, takes a dump with its own options too
+    assert lower(Request(source=str(found[-1]))).spec == parse_target(options.get("target", "host"))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +158,11 @@ def test_the_front_door_takes_dumps(
     renamed = smelt.compile(path, output=tmp_path / "renamed", name="called", threads=2).manifest
     assert renamed["model"]["name"] == "called" and renamed["options"]["threads"] == 2
     assert main(["compile", str(path), "-o", str(tmp_path / "typed"), "--optShapes=x:4x300"]) == 2
+    capfd.readouterr()
+    assert main(["check", str(path), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["memory"]["arenas"] == renamed["memory"]["arenas"]
+    assert main(["validate", str(path)]) == 2
+    assert "is a dump: compile it" in capfd.readouterr().err
 
 
 def test_opt_writes_what_compile_goes_on_from(
