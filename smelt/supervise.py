@@ -24,7 +24,7 @@ from smelt.limits import Limits, used_share
 KEPT_STDERR = 1 << 16
 """How many of the last bytes of a child's stderr are kept."""
 
-LOOKS = 0.1
+BETWEEN_LOOKS = 0.1
 """Seconds between two looks at the memory of a child: 0.05 ms of processor time each."""
 
 LONGEST_LINE = 1 << 12
@@ -80,7 +80,7 @@ class _Watch:
         self.used = 0.0  # of what the child may have of memory, when it was last seen
         self.said = bytearray()
         self._line = bytearray()
-        self._look = time.monotonic() + LOOKS
+        self._look = time.monotonic() + BETWEEN_LOOKS
 
     def send(self, request: str) -> None:
         """Write the request as one line; the pipe stays open."""
@@ -100,8 +100,8 @@ class _Watch:
                 ended = self.child.has_ended()
                 if not ended and time.monotonic() > self._look:
                     self.used = used_share(self.child.pid) or self.used
-                    self._look = time.monotonic() + LOOKS
-                ready = selector.select(0 if ended else LOOKS)
+                    self._look = time.monotonic() + BETWEEN_LOOKS
+                ready = selector.select(0 if ended else BETWEEN_LOOKS)
                 for key, _ in ready:
                     data = os.read(key.fd, 1 << 16)
                     if data:
