@@ -130,8 +130,11 @@ typedef struct {
 } cu_unit;
 
 enum { MOST_PARAMETERS = 512, MOST_GROUPS = 0x7FFFFFFF, LOG_BYTES = 4096 };
-static const char CODES[] = "2 is no memory; 214 and 700 to 719 say that the device is lost to this process, which must start again; the others "
-                            "are in cuda.h (CUresult); or compile without +cuda";
+static const char *cu_told(int32_t code) {
+  (void)code;
+  return "2 is no memory; 214 and 700 to 719 say that the device is lost to this process, which must start again; the others "
+         "are in cuda.h (CUresult); or compile without +cuda";
+}
 
 /* Every call is made in the unit's context, which the caller's own is put back after. */
 static int32_t enter(cu_unit *u) { return u->lost ? u->lost : u->cu.cuCtxPushCurrent_v2(u->context); }
@@ -196,7 +199,7 @@ static const char *text_of(const cu_unit *u, int32_t code) {
   return u->cu.cuGetErrorString(code, &text) || !text ? "unknown" : text;
 }
 static int32_t cu_failed(smelt_rt *rt, const cu_unit *u, const char *what, int32_t code) {
-  return rt_error(rt, SMELT_DEVICE, "CUDA device '%s': %s failed with code %d (%s); %s", u->name, what, (int)code, text_of(u, code), CODES);
+  return rt_error(rt, SMELT_DEVICE, "CUDA device '%s': %s failed with code %d (%s); %s", u->name, what, (int)code, text_of(u, code), cu_told(code));
 }
 
 /* ---- opening ---- */
@@ -676,7 +679,7 @@ static int32_t submit(void *state, void *list) {
 }
 
 const smelt_driver smelt_driver_cuda = {
-    .name = "CUDA", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
+    .name = "CUDA", .told = cu_told, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish,
     .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
     .lock = lock, .unlock = unlock, .known = known, .adopt = adopt,

@@ -392,7 +392,7 @@ static int32_t submit(void *state, void *list) {
 }
 
 const smelt_driver smelt_driver_opencl = {
-    .name = "OpenCL", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
+    .name = "OpenCL", .told = cl_told, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .chains = chains, .launch = launch, .finish = finish,
     .flush = flush, .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
     .known = known, .adopt = adopt,

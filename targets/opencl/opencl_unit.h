@@ -152,10 +152,10 @@ typedef struct {
   char landing[CL_LANDING]; /* where small reads wait until the device has ended */
 } cl_unit;
 
-static const char CODES[] = "see CL_* in CL/cl.h, or compile without +opencl";
+static const char *cl_told(int32_t code) { return (void)code, "see CL_* in CL/cl.h, or compile without +opencl"; }
 
 static int32_t cl_failed(smelt_rt *rt, const cl_unit *u, const char *what, int32_t code) {
-  return rt_error(rt, SMELT_DEVICE, "OpenCL device '%s': %s failed with code %d; %s", u->name, what, (int)code, CODES);
+  return rt_error(rt, SMELT_DEVICE, "OpenCL device '%s': %s failed with code %d; %s", u->name, what, (int)code, cl_told(code));
 }
 
 /* ---- opening ---- */

@@ -29,7 +29,7 @@ int32_t rt_device_failed(smelt_rt *rt, rt_unit *u, const char *what, int32_t cod
                     "or learn which kernel it is (SMELT_DEVICE_STEPS=1), or place that on the cpu", u->driver->name, u->driver->device(u->state), what,
                     (unsigned long long)(smelt_rt_patience() / 1000000000u));
   return rt_error(rt, SMELT_DEVICE, "%s device '%s': %s failed with code %d; %s", u->driver->name, u->driver->device(u->state), what, (int)code,
-                  u->driver->codes);
+                  u->driver->told(code));
 }
 
 

@@ -20,10 +20,11 @@ enum { SMELT_LAST = 0, SMELT_NOW = 1, SMELT_SOON = 2 };
 enum { SMELT_SHARES_NOT = 0, SMELT_SHARES_IDLE = 1, SMELT_SHARES_APART = 2, SMELT_READS_WAIT = 3 };
 
 /* Errors. A function that returns a code gives 0 for success, or the device's own number, which the runtime puts into its message
- * with the table's `codes`. One that returns a status has called rt_error. */
+ * with what the table's `told` says of it. One that returns a status has called rt_error. */
 struct smelt_driver {
   const char *name;  /* "OpenCL" */
-  const char *codes; /* where its numbers are explained, and what to do: "see CL_* in CL/cl.h, or compile without +opencl" */
+  /* What a number of its own says, or where that is explained, and what to do: "see CL_* in CL/cl.h, or compile without +opencl". */
+  const char *(*told)(int32_t code);
 
   /* Load the vendor's library, choose a device, and make the kernels of `unit` ready from its code. *state is what the other
    * functions get; it is set as soon as `close` has something to give back, also on failure. Returns a status. */

@@ -410,7 +410,7 @@ static void close_unit(void *state) {
 }
 
 const smelt_driver smelt_driver_vulkan = {
-    .name = "Vulkan", .codes = CODES, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
+    .name = "Vulkan", .told = vk_told, .open = open_unit, .close = close_unit, .device = device_name, .allocate = allocate, .release = release,
     .upload = upload, .download = download, .copy = copy, .map = map, .unmap = unmap, .shares = shares, .launch = launch, .finish = finish, .flush = flush,
     .record = record, .submit = submit, .forget = forget, .clock = take_times, .elapsed = elapsed, .mark = mark, .reach = reach,
     .form = form_of, .known = known, .adopt = adopt,

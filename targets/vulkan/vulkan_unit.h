@@ -8,9 +8,19 @@
 enum { /* our own codes, beside VkResult's */
   TOO_LARGE = -1001, RANGE = -1002, GROUPS = -1003, ROUNDS = -1004
 };
-static const char CODES[] = "codes to -1000 are VkResult's (vulkan_core.h); -1001: a size does not fit 31 bits, -1002: a tensor is larger "
-                            "than maxStorageBufferRange, -1003: too many groups, -1004: more rounds of loops than llvmpipe runs, "
-                            "which stops after 65535 and says nothing; use smaller shapes or compile without +vulkan";
+#define INSTEAD "; use smaller shapes, or place the kernel on another unit (--place), or compile with --fallback, so that the CPU takes over"
+
+/* What a number says, and what to do. */
+static const char *vk_told(int32_t code) {
+  switch (code) {
+  case TOO_LARGE: return "a size does not fit 31 bits" INSTEAD;
+  case RANGE: return "a tensor is larger than the device's maxStorageBufferRange" INSTEAD;
+  case GROUPS: return "a launch has more groups than the device starts (maxComputeWorkGroupCount)" INSTEAD;
+  case ROUNDS:
+    return "its loops may have more than 65535 rounds, after which this driver (llvmpipe, Mesa's for processors) ends them and says nothing" INSTEAD;
+  default: return "codes are VkResult's (vulkan_core.h); use smaller shapes or compile without +vulkan";
+  }
+}
 
 enum { MAGIC = 0x4B564D53, ROW = 8 };
 #define ELASTIC 0x80000000u /* beside the bits of features in a row's flags */
@@ -126,7 +136,7 @@ typedef struct {
 } vk_unit;
 
 static int32_t vk_failed(smelt_rt *rt, const vk_unit *u, const char *what, int32_t code) {
-  return rt_error(rt, SMELT_DEVICE, "Vulkan device '%s': %s failed with code %d; %s", u->name[0] ? u->name : "none yet", what, (int)code, CODES);
+  return rt_error(rt, SMELT_DEVICE, "Vulkan device '%s': %s failed with code %d; %s", u->name[0] ? u->name : "none yet", what, (int)code, vk_told(code));
 }
 
 /* ---- opening ---- */
