@@ -3,7 +3,32 @@
 #include "opencl_unit.h"
 
 /* ---- opening and closing ---- */
+/* The process in which a session of this model has opened a device; 0: none. */
+static int32_t opened_in;
+
+static int32_t open_device(smelt_rt *rt, cl_unit *u) {
+  int32_t (*const steps[])(smelt_rt *, cl_unit *) = {load_driver, choose_device, create_context, build_program, create_kernels, look_for_recording};
+  int32_t status = SMELT_OK;
+  for (size_t i = 0; i < sizeof steps / sizeof *steps && !status; i++) status = steps[i](rt, u);
+  if (u->context) __atomic_store_n(&opened_in, sm_getpid(), __ATOMIC_RELEASE);
+  return status;
+}
+
+/* Where threads open their first devices at once, drivers fall over their own beginnings (PoCL 3.1 ends the process), so these take turns, also
+ * with other models' libraries: all hold one file of this process, which no other process holds. */
+static int32_t open_in_turn(smelt_rt *rt, cl_unit *u) {
+  int fd = sm_open("/proc/self/stat");
+  if (fd >= 0) sm_hold(fd);
+  int32_t status = open_device(rt, u);
+  if (fd >= 0) sm_let_go(fd), sm_close(fd);
+  return status;
+}
+
 static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
+  int32_t before = __atomic_load_n(&opened_in, __ATOMIC_ACQUIRE);
+  if (before && before != sm_getpid())
+    return rt_error(rt, SMELT_DEVICE, "OpenCL: this process is a fork of one that has used OpenCL, which drivers do not survive; start it anew (in Python "
+                                      "by multiprocessing's 'spawn'), or compile with --fallback, so that the CPU runs here");
   cl_unit *u = calloc(1, sizeof *u + rt->model->n_kernels * sizeof *u->kernels);
   if (!u) return rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for a device session; close others");
   *state = u;
@@ -11,12 +36,7 @@ static int32_t open_unit(smelt_rt *rt, uint32_t unit, void **state) {
   u->desc = &rt->model->units[unit - 1];
   u->unit = unit;
   u->kernels = (cl_kernel *)(u + 1);
-  int32_t (*const steps[])(smelt_rt *, cl_unit *) = {load_driver, choose_device, create_context, build_program, create_kernels, look_for_recording};
-  for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-    int32_t status = steps[i](rt, u);
-    if (status) return status;
-  }
-  return SMELT_OK;
+  return before ? open_device(rt, u) : open_in_turn(rt, u);
 }
 
 /* Where the event of what is asked for now goes, once that of what was asked for before is gone. */

@@ -127,7 +127,8 @@ int32_t rt_device_check(smelt_rt *rt) {
   uint32_t first = 1;
   while (!rt_has_unit(rt, first)) first++;
   const rt_unit *u = &rt->session->device->units[first - 1];
-  return rt_error(rt, SMELT_DEVICE, "%s device '%s': the session was opened before a fork, which drivers do not survive; open it in the child",
+  return rt_error(rt, SMELT_DEVICE,
+                  "%s device '%s': the session was opened before a fork, which drivers do not survive; open one in a process that is started anew",
                   u->driver->name, u->driver->device(u->state));
 }
 

@@ -59,7 +59,7 @@ int pthread_attr_destroy(sm_thread_attr *);
 #if defined(__x86_64__)
 enum {
   SM_read = 0, SM_write = 1, SM_close = 3, SM_lseek = 8, SM_mmap = 9, SM_munmap = 11, SM_rt_sigprocmask = 14,
-  SM_sched_yield = 24, SM_mremap = 25, SM_madvise = 28, SM_nanosleep = 35, SM_getpid = 39, SM_wait4 = 61, SM_kill = 62, SM_fcntl = 72,
+  SM_sched_yield = 24, SM_mremap = 25, SM_madvise = 28, SM_nanosleep = 35, SM_getpid = 39, SM_wait4 = 61, SM_kill = 62, SM_fcntl = 72, SM_flock = 73,
   SM_setpgid = 109,
   SM_prctl = 157, SM_gettid = 186, SM_futex = 202, SM_sched_setaffinity = 203, SM_sched_getaffinity = 204, SM_getdents64 = 217, SM_clock_gettime = 228,
   SM_exit_group = 231, SM_getcpu = 309, SM_openat = 257, SM_mkdirat = 258, SM_unlinkat = 263, SM_renameat2 = 316, SM_ppoll = 271, SM_dup3 = 292, SM_pipe2 = 293, SM_prlimit64 = 302, SM_getrandom = 318, SM_statx = 332
@@ -72,7 +72,7 @@ static inline long sm_syscall(long n, long a, long b, long c, long d, long e, lo
 }
 #elif defined(__aarch64__) || (defined(__riscv) && __riscv_xlen == 64)
 enum {
-  SM_dup3 = 24, SM_fcntl = 25, SM_mkdirat = 34, SM_getdents64 = 61, SM_unlinkat = 35, SM_renameat2 = 276, SM_openat = 56, SM_close = 57, SM_pipe2 = 59, SM_lseek = 62, SM_read = 63, SM_write = 64, SM_ppoll = 73,
+  SM_dup3 = 24, SM_fcntl = 25, SM_flock = 32, SM_mkdirat = 34, SM_getdents64 = 61, SM_unlinkat = 35, SM_renameat2 = 276, SM_openat = 56, SM_close = 57, SM_pipe2 = 59, SM_lseek = 62, SM_read = 63, SM_write = 64, SM_ppoll = 73,
   SM_exit_group = 94, SM_futex = 98, SM_nanosleep = 101, SM_clock_gettime = 113, SM_sched_setaffinity = 122, SM_sched_getaffinity = 123,
   SM_sched_yield = 124, SM_kill = 129, SM_rt_sigprocmask = 135, SM_setpgid = 154, SM_prctl = 167, SM_getpid = 172,
   SM_getcpu = 168, SM_gettid = 178, SM_munmap = 215, SM_mremap = 216, SM_mmap = 222, SM_madvise = 233, SM_wait4 = 260, SM_prlimit64 = 261, SM_getrandom = 278, SM_statx = 291
@@ -95,7 +95,7 @@ static inline long sm_syscall(long n, long a, long b, long c, long d, long e, lo
 #elif defined(__arm__)
 enum {
   SM_read = 3, SM_write = 4, SM_close = 6, SM_getpid = 20, SM_kill = 37, SM_setpgid = 57, SM_munmap = 91, SM_wait4 = 114,
-  SM_llseek = 140, SM_sched_yield = 158, SM_nanosleep = 162, SM_mremap = 163, SM_prctl = 172, SM_rt_sigprocmask = 175, SM_mmap2 = 192, SM_getdents64 = 217,
+  SM_llseek = 140, SM_flock = 143, SM_sched_yield = 158, SM_nanosleep = 162, SM_mremap = 163, SM_prctl = 172, SM_rt_sigprocmask = 175, SM_mmap2 = 192, SM_getdents64 = 217,
   SM_madvise = 220, SM_fcntl = 221 /* fcntl64 */, SM_gettid = 224, SM_futex = 240, SM_sched_setaffinity = 241, SM_sched_getaffinity = 242, SM_getcpu = 345, SM_exit_group = 248,
   SM_clock_gettime = 263, SM_openat = 322, SM_mkdirat = 323, SM_unlinkat = 328, SM_renameat2 = 382, SM_ppoll = 336, SM_dup3 = 358, SM_pipe2 = 359, SM_prlimit64 = 369, SM_getrandom = 384, SM_statx = 397
 };
@@ -118,6 +118,11 @@ static inline int sm_open(const char *path) {
 /* Another number for an open file, closed on exec; negative on failure. */
 static inline int sm_duplicate(int fd) { return (int)sm_syscall(SM_fcntl, fd, 1030 /* F_DUPFD_CLOEXEC */, 0, 0, 0, 0); }
 static inline void sm_close(int fd) { sm_syscall(SM_close, fd, 0, 0, 0, 0, 0); }
+/* Wait until no other opening of this file is held, and hold this one, or let go of it, also where a fork has made copies. */
+static inline void sm_hold(int fd) {
+  while (sm_syscall(SM_flock, fd, 2 /* LOCK_EX */, 0, 0, 0, 0) == -4 /* EINTR */) continue;
+}
+static inline void sm_let_go(int fd) { sm_syscall(SM_flock, fd, 8 /* LOCK_UN */, 0, 0, 0, 0); }
 
 /* Move an open file's place by `to` from its start (0) or its end (2); where it is then, negative on failure. */
 static inline int64_t sm_seek(int fd, int64_t to, int from) {

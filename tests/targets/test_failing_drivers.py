@@ -243,6 +243,41 @@ def test_a_kernel_that_does_not_end(bundles: Path) -> None:
     assert "one of" not in one[0] and "k_" in one[0] and "has not ended" in one[0]
 
 
+FIRST = """
+import os, sys, threading
+import numpy as np, smelt
+start, x = threading.Barrier(2), np.ones((3, 16), np.float32)
+def first():
+    start.wait()
+    session = smelt.load(sys.argv[1])
+    print(session.run(None, {"x": x})[0].shape, flush=True)
+    session.close()
+threads = [threading.Thread(target=first) for _ in range(2)]
+[t.start() for t in threads], [t.join() for t in threads]
+child = os.fork()
+if not child:
+    try:
+        smelt.load(sys.argv[1]).run(None, {"x": x})
+    except smelt.SmeltError as e:
+        print(f"{e.kind}: {e}", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+os._exit(0)
+"""
+
+
+@needs_opencl
+def test_the_first_devices_of_two_threads_and_a_child(bundles: Path) -> None:
+    """Threads that open a device at once take turns, as PoCL ends the process otherwise; in a child, where
+    PoCL's threads are gone and a session would wait for ten minutes, opening is refused."""
+    words = [sys.executable, "-c", FIRST, str(bundle(bundles, "opencl"))]
+    env = {**os.environ, "SMELT_DEVICE_SECONDS": "20"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300)
+    said = done.stdout.splitlines()
+    assert done.returncode == 0 and said[:2] == ["(3, 16)"] * 2, done.stderr
+    assert len(said) == 3 and said[2].startswith("device: OpenCL: this process is a fork"), said
+
+
 @needs_opencl
 def test_a_hang_falls_back(bundles: Path) -> None:
     """The CPU does the run; what the device may still be reading stays."""
