@@ -20,6 +20,7 @@ from smelt.targets.opencl import scalars
 from smelt.targets.opencl.helpers import Helpers, storage_type, value_type
 from smelt.targets.opencl.index import index_text, long_literal
 from smelt.targets.opencl.machine import PRIVATE_LIMIT
+from smelt.targets.opencl.small_groups import small_group
 from smelt.targets.opencl.tile_parts import FIRST, WHOLE, tile_of
 from smelt.targets.opencl.vector_arrays import whole_vectors
 from smelt.targets.opencl.writer import Writer
@@ -60,8 +61,9 @@ _WORD = re.compile(r"\w+")
 
 
 class Dialect(GridStatements[str, Place]):
-    """OpenCL C. name: of the kernel in C. head: lines before those of the writer. given: what a function may
-    be given, by name with its type. functions: those that the kernel calls."""
+    """OpenCL C. name: of the kernel in C. some: lanes of a group under SMALL_GROUPS. head: lines before those
+    of the writer. given: what a function may be given, by name with its type. functions: those that the
+    kernel calls."""
 
     device = "OpenCL"
     private_limit = PRIVATE_LIMIT
@@ -71,6 +73,7 @@ class Dialect(GridStatements[str, Place]):
     ) -> None:
         super().__init__(kernel, s, machine)
         self.name = name
+        self.some = small_group(s, self.lanes)
         self.helpers, self.w = helpers, Writer()
         self.head: list[str] = []
         self.given = {"lane": "const long lane"}
@@ -154,7 +157,8 @@ class Dialect(GridStatements[str, Place]):
 
     @contextmanager
     def group_number(self) -> Iterator[str]:
-        yield self.w.temporary("long", "get_group_id(0)")
+        small = f"get_group_id(0) / {self.lanes // self.some}"
+        yield self.w.temporary("long", self.of_groups("get_group_id(0)", small))
 
     def apart(self, inside: Inside) -> None:
         """As a function, which gets what it names of what the kernel is given: PoCL compiles four of them in
@@ -172,8 +176,13 @@ class Dialect(GridStatements[str, Place]):
         self.w.line(f"{name}({', '.join(used)});")
 
     def lane_number(self) -> str:
-        self.head.append("  const long lane = get_local_id(0);")
+        small = f"get_group_id(0) % {self.lanes // self.some} * {self.some} + get_local_id(0)"
+        self.head.append(f"  const long lane = {self.of_groups('get_local_id(0)', small)};")
         return "lane"
+
+    def of_groups(self, whole: str, small: str) -> str:
+        """What depends on whether groups are small."""
+        return whole if self.some == self.lanes else f"LANES({whole}, {small})"
 
     # -- indices
 

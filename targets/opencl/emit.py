@@ -26,9 +26,14 @@ _FP64 = """\
 """
 
 
-_TILES = """\
+_FORMS = """\
 #ifndef TILE_PARTS
 #define TILE_PARTS 1
+#endif
+#ifdef SMALL_GROUPS
+#define LANES(all, some) some
+#else
+#define LANES(all, some) all
 #endif
 """
 
@@ -39,8 +44,9 @@ _EXACT = "#pragma OPENCL FP_CONTRACT OFF\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One __kernel: its name in C, its text, the work-items of a group that it must be run with, and the
-    bytes of local memory that a group takes. chain: it does what others do, in one launch."""
+    """One __kernel: its name in C, its text, the work-items of a group that it must be run with (or, under
+    SMALL_GROUPS, of as many groups as they fill), and the bytes of local memory that a group takes. chain: it
+    does what others do, in one launch."""
 
     name: str
     text: str
@@ -67,10 +73,11 @@ def emit_program(
 def _program_text(parts: Sequence[Part], helpers: Helpers, doubles: Iterable[str]) -> str:
     """The source of a program: what the parts need, then the parts. The driver reads the names of the parts
     that need doubles in the first line; it defines ONE and ONE_name to compile a single part, ALONE for
-    all but chains, and TILE_PARTS as 2 where registers hold half of a tile."""
+    all but chains, TILE_PARTS as 2 where registers hold half of a tile, and SMALL_GROUPS where lanes that do
+    not meet should be groups of a few."""
     names = " ".join(doubles)
     head = f"/* fp64: {names} */\n{_FP64}" if names else ""
-    return "\n".join([head + _TILES + _EXACT + helpers.text(), *map(_alone, parts)])
+    return "\n".join([head + _FORMS + _EXACT + helpers.text(), *map(_alone, parts)])
 
 
 def _alone(p: Part) -> str:
@@ -83,7 +90,7 @@ def _part(f: Vectors, name: str) -> Part:
     words = f"words_{name}"
     parameters = ", ".join([*_bind_arguments(f), f"const {words} w"])
     f.groups()
-    size = f"__attribute__((reqd_work_group_size({f.lanes}, 1, 1)))"
+    size = f"__attribute__((reqd_work_group_size({f.of_groups(str(f.lanes), str(f.some))}, 1, 1)))"
     about = " ".join(f"{f.kernel.name}: {f.kernel.origin}".split()).replace("*/", "")
     lines = [
         *f.functions,

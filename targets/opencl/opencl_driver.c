@@ -109,11 +109,43 @@ static int32_t ask(void *state) {
   return code < 0 ? code : status > 0 ? 1 : status;
 }
 
-/* Until the event has come, but no longer than is allowed. */
+/* A word that a callback sets; it is gone when both who waits and the callback have left it. */
+typedef struct {
+  _Atomic uint32_t told, holders;
+} cl_bell;
+
+static void leave_bell(cl_bell *bell) {
+  if (atomic_fetch_sub(&bell->holders, 1) == 1) free(bell);
+}
+
+static void ring(cl_handle event, int32_t status, void *context) {
+  cl_bell *bell = context;
+  (void)event, (void)status;
+  atomic_store(&bell->told, 1);
+  sm_futex_wake(&bell->told, 1);
+  leave_bell(bell);
+}
+
+/* Told by the event, and asleep until then. */
+static int32_t sleep_for(cl_unit *u, cl_handle event) {
+  void *asked[] = {u, event};
+  cl_bell *bell = malloc(sizeof *bell);
+  if (!bell) return smelt_rt_poll(ask, asked);
+  atomic_init(&bell->told, 0), atomic_init(&bell->holders, 2);
+  if (u->cl.clSetEventCallback(event, 0 /* CL_COMPLETE */, ring, bell)) return free(bell), smelt_rt_poll(ask, asked);
+  int32_t code = smelt_rt_sleep(ask, asked, &bell->told);
+  leave_bell(bell);
+  return code;
+}
+
+/* Until the event has come, but no longer than is allowed. A processor's driver wants the processor that asking takes, so work as long
+ * as the last one that took it longer than to wake a thread is slept for. */
 static int32_t await(cl_unit *u, cl_handle event) {
   void *asked[] = {u, event};
   int32_t code = u->cl.clFlush(u->queue);
-  if (!code) code = smelt_rt_poll(ask, asked);
+  uint64_t begin = sm_now();
+  if (!code) code = u->processor && u->waited > CL_SHORT ? sleep_for(u, event) : smelt_rt_poll(ask, asked);
+  u->waited = sm_now() - begin;
   if (code == SMELT_HANGS) u->n_reads = 0, u->hung = 1;
   return code;
 }
@@ -280,7 +312,7 @@ static void *adopt(void *state, DLDevice device, void *data, size_t bytes, const
 /* A processor's driver hands a launch to threads, and is asked to keep few of them busy; another device has many more that would rest. */
 static int32_t chains(const void *state) {
   const cl_unit *u = state;
-  return u->alone ? 0 : is_processor(u) ? 8 : 1;
+  return u->alone ? 0 : u->processor ? 8 : 1;
 }
 
 static int32_t shares(const void *state) { return ((const cl_unit *)state)->unified ? SMELT_SHARES_APART : SMELT_SHARES_NOT; }
@@ -308,14 +340,15 @@ static int32_t set_all(cl_unit *u, cl_kernel *k, const smelt_kernel_desc *desc, 
   return code;
 }
 
-static size_t lanes_of(const cl_unit *u, int32_t id) {
+/* All work-items of a launch. */
+static size_t items_of(const cl_unit *u, int32_t id, int64_t groups) {
   int32_t lanes = u->model->kernels[id].lane_count;
-  return lanes > 0 ? (size_t)lanes : 1;
+  return (size_t)groups * (lanes > 0 ? (size_t)lanes : 1);
 }
 
 static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const int64_t *dims, int64_t groups) {
   cl_unit *u = state;
-  size_t lanes = lanes_of(u, id), all = (size_t)groups * lanes;
+  size_t lanes = u->kernels[id].lanes, all = items_of(u, id, groups);
   int32_t code = settle_reads(u);
   if (!code) code = set_all(u, &u->kernels[id], &u->model->kernels[id], buffers, dims);
   cl_handle event = NULL;
@@ -377,7 +410,7 @@ static int32_t append(cl_unit *u, cl_list *list, const smelt_command *c) {
   cl_kernel own = {.handle = u->cl.clCreateKernel(u->program, desc->name, &code)};
   if (!own.handle) return code;
   list->kernels[list->n++] = own.handle;
-  list->lanes = lanes_of(u, c->kernel), list->all = (size_t)c->groups * list->lanes;
+  list->lanes = u->kernels[c->kernel].lanes, list->all = items_of(u, c->kernel, c->groups);
   code = set_all(u, &own, desc, c->buffers, c->dims);
   if (code || !list->buffer) return code;
   return u->recording.clCommandNDRangeKernelKHR(list->buffer, NULL, NULL, own.handle, 1, NULL, &list->all, &list->lanes, 0, NULL, NULL, NULL);

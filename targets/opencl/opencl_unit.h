@@ -9,7 +9,7 @@ typedef void *cl_handle;
 enum {
   CL_DEVICE_TYPE_CPU = 1 << 1, CL_DEVICE_TYPE_GPU = 1 << 2, CL_DEVICE_TYPE = 0x1000, CL_DEVICE_NAME = 0x102B,
   CL_DRIVER_VERSION = 0x102D, CL_DEVICE_VERSION = 0x102F, CL_PROGRAM_BINARY_SIZES = 0x1165, CL_PROGRAM_BINARIES = 0x1166,
-  CL_PROGRAM_BUILD_LOG = 0x1183, CL_KERNEL_WORK_GROUP_SIZE = 0x11B0, CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035,
+  CL_PROGRAM_BUILD_LOG = 0x1183, CL_KERNEL_WORK_GROUP_SIZE = 0x11B0, CL_KERNEL_COMPILE_WORK_GROUP_SIZE = 0x11B1, CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035,
   CL_DEVICE_DOUBLE_FP_CONFIG = 0x1032, CL_EVENT_STATUS = 0x11D3, CL_QUEUE_PROFILING = 2, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT = 0x103A, CL_PROFILING_START = 0x1282,
   CL_PROFILING_END = 0x1283,
   CL_MEM_READ_WRITE = 1, CL_MEM_READ_ONLY = 4, CL_MEM_USE_HOST_PTR = 8, CL_MEM_ALLOC_HOST_PTR = 16, CL_MEM_COPY_HOST_PTR = 32, CL_MAP_READ = 1,
@@ -46,6 +46,7 @@ static const uint64_t CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
   X(int32_t, clGetEventInfo, (cl_handle, uint32_t, size_t, void *, size_t *))                                                    \
   X(int32_t, clReleaseEvent, (cl_handle))                                                                                        \
   X(int32_t, clGetEventProfilingInfo, (cl_handle, uint32_t, size_t, void *, size_t *))                                           \
+  X(int32_t, clSetEventCallback, (cl_handle, int32_t, void (*)(cl_handle, int32_t, void *), void *))                              \
   X(int32_t, clFlush, (cl_handle))                                                                                               \
   X(void *, clGetExtensionFunctionAddressForPlatform, (cl_handle, const char *))                                                 \
   X(int32_t, clGetMemObjectInfo, (cl_handle, uint32_t, size_t, void *, size_t *))                                                \
@@ -105,6 +106,7 @@ typedef struct {
   cl_handle handle; /* NULL: of another unit */
   uint64_t *args;   /* its words, then its memories; NULL: unknown, all are to be set */
   uint64_t epoch;
+  size_t lanes; /* of a group, as its code says */
 } cl_kernel;
 
 /* A read that waits until the device has ended: a device that does not end must not write to a caller's memory when it is another's. */
@@ -123,6 +125,7 @@ typedef struct {
 } cl_list;
 
 enum { CL_TIMED = 64, CL_MARKS = 64, CL_LANDING = 1 << 16 };
+static const uint64_t CL_SHORT = 150000; /* ns */
 typedef struct {
   cl_api cl;
   const smelt_model_desc *model;
@@ -142,6 +145,8 @@ typedef struct {
   int32_t alone; /* the driver refused chains */
   int32_t busy; /* it may be working */
   int32_t hung; /* it has not ended in time */
+  int32_t processor; /* its work is done by processors of the host */
+  uint64_t waited; /* ns of the last wait */
   cl_handle marks[CL_MARKS];  /* events of points, by number; of those that have a later one's place nobody knows */
   cl_handle last;             /* the event of what was asked for last, where that is work; else NULL: a marker is put behind it */
   uint64_t marked;            /* the last point's number */
@@ -149,6 +154,7 @@ typedef struct {
   cl_handle timed[CL_TIMED];  /* events of launches since somebody asked */
   uint32_t n_timed;           /* of all of them, also those that had no room */
   char name[96];
+  char options[120]; /* of every build */
   char landing[CL_LANDING]; /* where small reads wait until the device has ended */
 } cl_unit;
 
@@ -225,7 +231,8 @@ static int32_t create_context(smelt_rt *rt, cl_unit *u) {
   const char *weak = getenv("SMELT_OPENCL_WEAK");
   u->cl.clGetDeviceInfo(u->device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof u->unified, &u->unified, NULL);
   if (weak && strstr(weak, "unified=0")) u->unified = 0;
-  uint64_t able = 0;
+  uint64_t able = 0, type = 0;
+  u->processor = !u->cl.clGetDeviceInfo(u->device, CL_DEVICE_TYPE, sizeof type, &type, NULL) && (type & CL_DEVICE_TYPE_CPU);
   code = u->cl.clGetDeviceInfo(u->device, CL_DEVICE_SVM_CAPABILITIES, sizeof able, &able, NULL);
   if (code || !u->unified || !(able & CL_SVM_FINE_GRAIN) || (weak && strstr(weak, "shared=0"))) u->sharing = (cl_sharing){0};
   u->context = u->cl.clCreateContext(NULL, 1, &u->device, NULL, NULL, &code);
@@ -234,13 +241,13 @@ static int32_t create_context(smelt_rt *rt, cl_unit *u) {
   return u->queue ? SMELT_OK : cl_failed(rt, u, "clCreateCommandQueue", code);
 }
 
-/* A device whose vectors are half of the language's widest, or less, makes tiles of sums in two parts, which its registers hold. */
-static const char *options_of(const cl_unit *u) {
+/* A device whose vectors are half of the language's widest, or less, makes tiles of sums in two parts, which its registers hold. A
+ * processor has few threads for groups, which small ones share more evenly. */
+static void set_options(cl_unit *u) {
   uint32_t lanes = 1;
   u->cl.clGetDeviceInfo(u->device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof lanes, &lanes, NULL);
-  int parts = lanes > 1 && lanes < 16;
-  if (u->model->keep_subnormals) return parts ? "-cl-std=CL1.2 -DTILE_PARTS=2" : "-cl-std=CL1.2";
-  return parts ? "-cl-std=CL1.2 -cl-denorms-are-zero -DTILE_PARTS=2" : "-cl-std=CL1.2 -cl-denorms-are-zero";
+  snprintf(u->options, sizeof u->options, "-cl-std=CL1.2%s%s%s", u->model->keep_subnormals ? "" : " -cl-denorms-are-zero",
+           lanes > 1 && lanes < 16 ? " -DTILE_PARTS=2" : "", u->processor ? " -DSMALL_GROUPS" : "");
 }
 
 /* What a binary depends on besides the code. */
@@ -248,7 +255,7 @@ static void describe(const cl_unit *u, char *key, size_t room) {
   char driver[128] = "", device[128] = "";
   u->cl.clGetDeviceInfo(u->device, CL_DRIVER_VERSION, sizeof driver - 1, driver, NULL);
   u->cl.clGetDeviceInfo(u->device, CL_DEVICE_VERSION, sizeof device - 1, device, NULL);
-  snprintf(key, room, "%s|%s|%s|%s", u->name, driver, device, options_of(u));
+  snprintf(key, room, "%s|%s|%s|%s", u->name, driver, device, u->options);
 }
 
 /* The program of a binary that was kept; 0: there is none, or the driver does not take it. */
@@ -260,7 +267,7 @@ static int take_binary(smelt_rt *rt, cl_unit *u, const char *key) {
   if (!binary) return 0;
   u->program = u->cl.clCreateProgramWithBinary(u->context, 1, &u->device, &bytes, &const_binary, &taken, &code);
   free(binary);
-  if (u->program && !code && !taken && !u->cl.clBuildProgram(u->program, 1, &u->device, options_of(u), NULL, NULL)) return 1;
+  if (u->program && !code && !taken && !u->cl.clBuildProgram(u->program, 1, &u->device, u->options, NULL, NULL)) return 1;
   if (u->program) u->cl.clReleaseProgram(u->program);
   u->program = NULL;
   smelt_rt_useless(rt);
@@ -276,15 +283,9 @@ static void keep_binary(smelt_rt *rt, cl_unit *u, const char *key) {
   free(binary);
 }
 
-static int is_processor(const cl_unit *u) {
-  uint64_t type = 0;
-  u->cl.clGetDeviceInfo(u->device, CL_DEVICE_TYPE, sizeof type, &type, NULL);
-  return (type & CL_DEVICE_TYPE_CPU) != 0;
-}
-
 /* A processor's runtime keeps what it compiles itself, and one that is asked for a binary (PoCL) first compiles every kernel for
  * group sizes that none of them has: 3.3 s for 21 kernels, beside 0.3 s. SMELT_OPENCL_BINARIES says otherwise. */
-static int keeps_binaries(const cl_unit *u) { return !is_processor(u) || getenv("SMELT_OPENCL_BINARIES"); }
+static int keeps_binaries(const cl_unit *u) { return !u->processor || getenv("SMELT_OPENCL_BINARIES"); }
 
 /* The build log of a program, to be freed; NULL: there is none. */
 static char *log_of(const cl_unit *u, cl_handle program) {
@@ -304,7 +305,7 @@ static char *attempt(const cl_unit *u, const char *more) {
   const size_t length = (size_t)u->desc->code_bytes;
   char options[512], *log = NULL;
   int32_t code = 0;
-  snprintf(options, sizeof options, "%s -DONE%.400s", options_of(u), more);
+  snprintf(options, sizeof options, "%s -DONE%.400s", u->options, more);
   cl_handle program = u->cl.clCreateProgramWithSource(u->context, 1, &text, &length, &code);
   if (program && u->cl.clBuildProgram(program, 1, &u->device, options, NULL, NULL)) log = log_of(u, program);
   if (program) u->cl.clReleaseProgram(program);
@@ -354,7 +355,7 @@ static int32_t check_doubles(smelt_rt *rt, cl_unit *u) {
 /* Without chains, whose parts are there as well. */
 static int32_t build_alone(cl_unit *u) {
   char options[128];
-  snprintf(options, sizeof options, "%s -DALONE", options_of(u));
+  snprintf(options, sizeof options, "%s -DALONE", u->options);
   return u->cl.clBuildProgram(u->program, 1, &u->device, options, NULL, NULL);
 }
 
@@ -370,13 +371,14 @@ static int32_t build_program(smelt_rt *rt, cl_unit *u) {
   const char *text = u->desc->code;
   const size_t length = (size_t)u->desc->code_bytes;
   char key[512];
+  set_options(u);
   int keeps = keeps_binaries(u);
   if (code) return code;
   describe(u, key, sizeof key);
   if (keeps && take_binary(rt, u, key)) return SMELT_OK;
   u->program = u->cl.clCreateProgramWithSource(u->context, 1, &text, &length, &code);
   if (!u->program) return cl_failed(rt, u, "clCreateProgramWithSource", code);
-  code = u->cl.clBuildProgram(u->program, 1, &u->device, options_of(u), NULL, NULL);
+  code = u->cl.clBuildProgram(u->program, 1, &u->device, u->options, NULL, NULL);
   if (code && !build_alone(u)) code = 0;
   if (!code && keeps) keep_binary(rt, u, key);
   return code ? refused(rt, u, code) : SMELT_OK;
@@ -397,11 +399,13 @@ static int32_t create_kernels(smelt_rt *rt, cl_unit *u) {
     size_t own = (size_t)kernel->n_buffers * 2 + (size_t)kernel->n_dims;
     u->kernels[i].args = malloc(own * sizeof *u->kernels[i].args);
     if (own > words) words = own;
-    size_t most = 0;
+    size_t most = 0, said[3] = {0}, lanes = kernel->lane_count > 0 ? (size_t)kernel->lane_count : 1;
+    code = u->cl.clGetKernelWorkGroupInfo(u->kernels[i].handle, u->device, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof said, said, NULL);
+    u->kernels[i].lanes = !code && said[0] && lanes % said[0] == 0 ? said[0] : lanes;
     code = u->cl.clGetKernelWorkGroupInfo(u->kernels[i].handle, u->device, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, NULL);
-    if (!code && (size_t)kernel->lane_count > most)
+    if (!code && u->kernels[i].lanes > most)
       return rt_error(rt, SMELT_DEVICE, "OpenCL device '%s': kernel '%s' wants groups of %d work-items, the device does at most %llu; compile for smaller groups",
-                      u->name, kernel->name, (int)kernel->lane_count, (unsigned long long)most);
+                      u->name, kernel->name, (int)u->kernels[i].lanes, (unsigned long long)most);
   }
   u->words = malloc(words * sizeof *u->words + 1);
   return u->words ? SMELT_OK : rt_error(rt, SMELT_DEVICE, "smelt_open: the system has no memory for a device session; close others");

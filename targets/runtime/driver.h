@@ -106,6 +106,9 @@ enum { SMELT_HANGS = -20001 };
 uint64_t smelt_rt_patience(void);
 /* Ask until the answer is no longer above 0, but no longer than that; the answer, or SMELT_HANGS. */
 int32_t smelt_rt_poll(int32_t (*ask)(void *), void *state);
+/* The same without taking a processor meanwhile, for a driver whose work is done by processors: `told` is a 32-bit word of 0, which
+ * becomes another and is woken when the answer has changed; it is also asked now and then. */
+int32_t smelt_rt_sleep(int32_t (*ask)(void *), void *state, const void *told);
 /* Code that a device refused, and the driver's log, go to files of the cache folder, for whoever wants to find out why. told: what an
  * error says of that, "" where there is no such folder. ending: of the file with the code. */
 void smelt_rt_refused(const char *ending, const void *code, size_t n, const char *log, char *told, size_t room);

@@ -29,6 +29,16 @@ int32_t smelt_rt_poll(int32_t (*ask)(void *), void *state) {
   return code;
 }
 
+int32_t smelt_rt_sleep(int32_t (*ask)(void *), void *state, const void *told) {
+  uint64_t begin = sm_now(), patience = smelt_rt_patience();
+  int32_t code;
+  while ((code = ask(state)) > 0) {
+    if (sm_now() - begin > patience) return SMELT_HANGS;
+    sm_futex_wait_for(told, 0, SECOND / 100);
+  }
+  return code;
+}
+
 static int write_file(const char *path, const void *bytes, size_t n) {
   sm_remove(path); /* of an earlier refusal; it may be another's, who then keeps it */
   int fd = sm_create(path), whole = fd >= 0 && sm_write_all(fd, bytes, n);

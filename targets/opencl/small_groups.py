@@ -1,0 +1,22 @@
+"""A statement with lanes in; of how many of them a group is where a device has few threads for groups, out."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from smelt.core.ir.analysis.scope import expressions
+from smelt.core.ir.groups import nest
+from smelt.core.ir.kernel import Loop, Reduce, Stmt, Tiles, walk, walk_expr
+
+SMALL_GROUP = 8
+"""Lanes of such a group. PoCL gives a thread that asks its share of the groups that are left: of 7 groups of 64
+lanes one of two threads gets 4, and the last one runs alone; of 54 groups of 8 both have work to the end."""
+
+
+def small_group(s: Stmt, lanes: int) -> int:
+    """All `lanes`, where they meet, share memory, or have so little to do that a group costs more."""
+    nodes, body = nest(s, "group")
+    apart = len(body) == 1 and nest(body[0], "lane")[0] and not any(n.buffers for n in nodes)
+    loops = any(isinstance(x, Loop | Tiles) and x.level == "serial" for x in walk((s,)))
+    sums = any(isinstance(x, Reduce) for e in expressions((s,)) for x in walk_expr(e))
+    return gcd(lanes, SMALL_GROUP) if apart and (loops or sums) else lanes
