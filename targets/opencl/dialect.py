@@ -58,6 +58,7 @@ class CVariable:
 
 
 _WORD = re.compile(r"\w+")
+_MINE = "const long lane = get_local_id(0);"
 
 
 class Dialect(GridStatements[str, Place]):
@@ -76,8 +77,9 @@ class Dialect(GridStatements[str, Place]):
         self.some = small_group(s, self.lanes)
         self.helpers, self.w = helpers, Writer()
         self.head: list[str] = []
-        self.given = {"lane": "const long lane"}
+        self.given: dict[str, str] = {}
         self.functions: list[str] = []
+        self._waits = False  # a lane for another, in a function
         self._in_parts = WHOLE
         self._step = ""  # the variable of the innermost loop that is one, and not written out
         self.uses: dict[int, int] = {}
@@ -172,8 +174,20 @@ class Dialect(GridStatements[str, Place]):
         name = f"s_{self.name}_{len(self.functions)}"
         parameters = ", ".join(self.given[n] for n in used)
         head = f"__attribute__((noinline))\nstatic void {name}({parameters}) {{"
-        self.functions.append("\n".join([head, *body, "}", ""]))
+        lanes = [f"  EACH_LANE({self.lanes}) {{", *body, "  }"] if "lane" in words else body
+        self.functions.append("\n".join([head, *lanes, "}", ""]))
         self.w.line(f"{name}({', '.join(used)});")
+        self._waits = self._waits or any("barrier(" in line for line in body)
+
+    def one_item(self) -> bool:
+        """Whether lanes do all they do in functions, none of which has one wait for another: then one
+        work-item may do in each what all lanes do, one lane after the other."""
+        outside = {*_WORD.findall("\n".join(self.w.lines))}
+        return bool(self.functions) and not self._waits and "lane" not in outside
+
+    def function_text(self, text: str) -> str:
+        """A function as it stands before the kernel."""
+        return text if self.one_item() else text.replace(f"EACH_LANE({self.lanes})", _MINE)
 
     def lane_number(self) -> str:
         small = f"get_group_id(0) % {self.lanes // self.some} * {self.some} + get_local_id(0)"

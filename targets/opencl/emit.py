@@ -32,8 +32,10 @@ _FORMS = """\
 #endif
 #ifdef SMALL_GROUPS
 #define LANES(all, some) some
+#define EACH_LANE(n) for (long lane = 0; lane < n; ++lane)
 #else
 #define LANES(all, some) all
+#define EACH_LANE(n) const long lane = get_local_id(0);
 #endif
 """
 
@@ -90,10 +92,12 @@ def _part(f: Vectors, name: str) -> Part:
     words = f"words_{name}"
     parameters = ", ".join([*_bind_arguments(f), f"const {words} w"])
     f.groups()
+    if f.one_item():
+        f.some = 1
     size = f"__attribute__((reqd_work_group_size({f.of_groups(str(f.lanes), str(f.some))}, 1, 1)))"
     about = " ".join(f"{f.kernel.name}: {f.kernel.origin}".split()).replace("*/", "")
     lines = [
-        *f.functions,
+        *map(f.function_text, f.functions),
         f"typedef struct {{ long v[{f.kernel.memories() + len(f.kernel.dims)}]; }} {words};",
         f"/* {about.removesuffix(':')} */",
         f"__kernel {size}\nvoid {name}(\n    {parameters}) {{",

@@ -319,8 +319,8 @@ static int32_t shares(const void *state) { return ((const cl_unit *)state)->unif
 
 /* ---- work ---- */
 /* An OpenCL kernel's parameters, in order: for each buffer `__global uchar *base`, then a struct of `long`: for each buffer its offset, for
- * each dim its size. What is as it was is not set again. A kernel is launched over one dimension of groups * lane_count work-items,
- * lane_count in a group. */
+ * each dim its size. What is as it was is not set again. A kernel is launched over one dimension of groups * items work-items, `lanes` in
+ * a group. */
 static int32_t set_all(cl_unit *u, cl_kernel *k, const smelt_kernel_desc *desc, const smelt_place *buffers, const int64_t *dims) {
   int known = k->args && k->epoch == u->memory_epoch;
   uint32_t n = (uint32_t)desc->n_buffers, words = n + (uint32_t)desc->n_dims;
@@ -340,15 +340,9 @@ static int32_t set_all(cl_unit *u, cl_kernel *k, const smelt_kernel_desc *desc, 
   return code;
 }
 
-/* All work-items of a launch. */
-static size_t items_of(const cl_unit *u, int32_t id, int64_t groups) {
-  int32_t lanes = u->model->kernels[id].lane_count;
-  return (size_t)groups * (lanes > 0 ? (size_t)lanes : 1);
-}
-
 static int32_t launch(void *state, int32_t id, const smelt_place *buffers, const int64_t *dims, int64_t groups) {
   cl_unit *u = state;
-  size_t lanes = u->kernels[id].lanes, all = items_of(u, id, groups);
+  size_t lanes = u->kernels[id].lanes, all = (size_t)groups * u->kernels[id].items;
   int32_t code = settle_reads(u);
   if (!code) code = set_all(u, &u->kernels[id], &u->model->kernels[id], buffers, dims);
   cl_handle event = NULL;
@@ -410,7 +404,7 @@ static int32_t append(cl_unit *u, cl_list *list, const smelt_command *c) {
   cl_kernel own = {.handle = u->cl.clCreateKernel(u->program, desc->name, &code)};
   if (!own.handle) return code;
   list->kernels[list->n++] = own.handle;
-  list->lanes = u->kernels[c->kernel].lanes, list->all = items_of(u, c->kernel, c->groups);
+  list->lanes = u->kernels[c->kernel].lanes, list->all = (size_t)c->groups * u->kernels[c->kernel].items;
   code = set_all(u, &own, desc, c->buffers, c->dims);
   if (code || !list->buffer) return code;
   return u->recording.clCommandNDRangeKernelKHR(list->buffer, NULL, NULL, own.handle, 1, NULL, &list->all, &list->lanes, 0, NULL, NULL, NULL);

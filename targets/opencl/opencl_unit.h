@@ -106,7 +106,8 @@ typedef struct {
   cl_handle handle; /* NULL: of another unit */
   uint64_t *args;   /* its words, then its memories; NULL: unknown, all are to be set */
   uint64_t epoch;
-  size_t lanes; /* of a group, as its code says */
+  size_t lanes; /* of a group, as its code says; that may have several of them for each of the model's, or one item for a chain's lanes */
+  size_t items; /* of one of the model's groups */
 } cl_kernel;
 
 /* A read that waits until the device has ended: a device that does not end must not write to a caller's memory when it is another's. */
@@ -125,7 +126,7 @@ typedef struct {
 } cl_list;
 
 enum { CL_TIMED = 64, CL_MARKS = 64, CL_LANDING = 1 << 16 };
-static const uint64_t CL_SHORT = 150000; /* ns */
+static const uint64_t CL_SHORT = 300000; /* ns; to be told takes up to a third of it, so work is on one side of it however it is waited for */
 typedef struct {
   cl_api cl;
   const smelt_model_desc *model;
@@ -402,6 +403,7 @@ static int32_t create_kernels(smelt_rt *rt, cl_unit *u) {
     size_t most = 0, said[3] = {0}, lanes = kernel->lane_count > 0 ? (size_t)kernel->lane_count : 1;
     code = u->cl.clGetKernelWorkGroupInfo(u->kernels[i].handle, u->device, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof said, said, NULL);
     u->kernels[i].lanes = !code && said[0] && lanes % said[0] == 0 ? said[0] : lanes;
+    u->kernels[i].items = is_chain(u->model, i) ? u->kernels[i].lanes : lanes;
     code = u->cl.clGetKernelWorkGroupInfo(u->kernels[i].handle, u->device, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, NULL);
     if (!code && u->kernels[i].lanes > most)
       return rt_error(rt, SMELT_DEVICE, "OpenCL device '%s': kernel '%s' wants groups of %d work-items, the device does at most %llu; compile for smaller groups",
