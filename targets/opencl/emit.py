@@ -26,10 +26,13 @@ _FP64 = """\
 """
 
 
-_FORMS = """\
+_TILES = """\
 #ifndef TILE_PARTS
 #define TILE_PARTS 1
 #endif
+"""
+
+_LANES = """\
 #ifdef SMALL_GROUPS
 #define LANES(all, some) some
 #define EACH_LANE(n) for (long lane = 0; lane < n; ++lane)
@@ -79,7 +82,8 @@ def _program_text(parts: Sequence[Part], helpers: Helpers, doubles: Iterable[str
     not meet should be groups of a few."""
     names = " ".join(doubles)
     head = f"/* fp64: {names} */\n{_FP64}" if names else ""
-    return "\n".join([head + _FORMS + _EXACT + helpers.text(), *map(_alone, parts)])
+    lanes = _LANES if any("LANES(" in p.text or "EACH_LANE(" in p.text for p in parts) else ""
+    return "\n".join([head + _TILES + lanes + _EXACT + helpers.text(), *map(_alone, parts)])
 
 
 def _alone(p: Part) -> str:

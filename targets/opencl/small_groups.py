@@ -1,4 +1,4 @@
-"""A statement with lanes in; of how many of them a group is where a device has few threads for groups, out."""
+"""A statement with lanes in; how many of them a group has where a device has few threads, out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from smelt.core.ir.groups import nest
 from smelt.core.ir.kernel import Loop, Reduce, Stmt, Tiles, walk, walk_expr
 
 SMALL_GROUP = 8
-"""Lanes of such a group. PoCL gives a thread that asks its share of the groups that are left: of 7 groups of 64
-lanes one of two threads gets 4, and the last one runs alone; of 54 groups of 8 both have work to the end."""
+"""Lanes of such a group. PoCL gives a thread that asks its share of the groups that are left: of 7 groups of
+64 lanes one of two threads gets 4, and the other is done sooner; of 54 groups of 8 both work to the end."""
 
 
 def small_group(s: Stmt, lanes: int) -> int:

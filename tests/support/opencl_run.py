@@ -32,17 +32,20 @@ def context() -> Any:
 
 
 class OnDevice:
-    """A built kernel. tile_parts: in how many parts tiles of sums are made."""
+    """A built kernel. tile_parts: in how many parts tiles of sums are made. small: groups are small."""
 
-    def __init__(self, kernel: Kernel, tile_parts: int = 1) -> None:
+    def __init__(self, kernel: Kernel, tile_parts: int = 1, small: bool = False) -> None:
         import pyopencl as cl
 
         self.kernel = kernel
         self.text, parts = emit_program([kernel])
         self.parts = [parts[kernel.name, i] for i in range(len(kernel.body))]
         ctx, self.queue = context()
-        self.program = cl.Program(ctx, self.text).build(["-cl-std=CL1.2", f"-DTILE_PARTS={tile_parts}"])
+        options = ["-cl-std=CL1.2", f"-DTILE_PARTS={tile_parts}", *["-DSMALL_GROUPS"] * small]
+        self.program = cl.Program(ctx, self.text).build(options)
         self.entries = [cl.Kernel(self.program, p.name) for p in self.parts]
+        said, device = cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, ctx.devices[0]
+        self.lanes = [e.get_work_group_info(said, device)[0] for e in self.entries]
 
     def __call__(self, inputs: Sequence[Array], dims: Mapping[str, int] | None = None) -> list[Array]:
         """Outputs for these inputs. Every buffer lies at an offset, and nothing beside it may change."""
@@ -57,10 +60,9 @@ class OnDevice:
         memory = [cl.Buffer(ctx, flags, hostbuf=p) for p in packed]
         words = np.array([margin] * len(memory) + [dims[d.name] for d in k.dims], np.int64)
         args = [*memory, np.void(words.tobytes())]
-        for s, part, entry in zip(k.body, self.parts, self.entries, strict=True):
+        for s, part, entry, lanes in zip(k.body, self.parts, self.entries, self.lanes, strict=True):
             if groups := group_count(s).evaluate(dims):
-                size = (groups * part.lanes,), (part.lanes,)
-                entry(queue, *size, *args)
+                entry(queue, (groups * (lanes if part.chain else part.lanes),), (lanes,), *args)
         after = [np.empty_like(p) for p in packed]
         for back, m in zip(after, memory, strict=True):
             cl.enqueue_copy(queue, back, m)

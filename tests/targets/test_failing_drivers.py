@@ -280,11 +280,13 @@ def test_the_first_devices_of_two_threads_and_a_child(bundles: Path) -> None:
 
 @needs_opencl
 def test_a_hang_falls_back(bundles: Path) -> None:
-    """The CPU does the run; what the device may still be reading stays."""
+    """The CPU does the run; what the device may still be reading stays. A long run before it has the host sleep
+    until it is told, in place of asking."""
     code = """
 import os, sys
 import numpy as np, smelt
 session = smelt.load(sys.argv[1])
+session.run(None, {"x": np.ones(1, np.float32), "n": np.float32(1 << 18)})
 session.run(None, {"x": np.ones(1, np.float32), "n": np.float32(1 << 27)})
 print(session.fallback, flush=True)
 session.close()

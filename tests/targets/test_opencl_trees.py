@@ -50,6 +50,38 @@ def test_scheduled_for_lanes() -> None:
     assert all(p.lanes > 1 for p in parts)
 
 
+SUMS = """
+kernel @sums(n: dim in 0..*, x: f32[n, 24, 9]) -> (y: f32[n, 24]) {
+  group i in n { lane j in 24 { y[i, j] = sum k in 9 { x[i, j, k] } } }
+}"""
+
+
+def test_groups_are_small_where_threads_are_few() -> None:
+    """Lanes that do not meet are groups of 8; a lane after the other does a chain; the others are as always."""
+    small = partial(OnDevice, small=True)
+    text, sizes, _ = LANES["ordered"]
+    chain = check_tree(small, parse_kernel(text), sizes)
+    assert chain.lanes == [1] and chain.parts[0].chain
+    assert check_tree(small, parse_kernel(SUMS), ({"n": 0}, {"n": 1}, {"n": 5})).lanes == [8]
+    assert check_tree(small, parse_kernel(LANES["exchange"][0]), ({"n": 3},)).lanes == [48]
+    tiles = schedule_kernel(ir_samples.matmul(), MACHINE)
+    made = check_tree(partial(small, tile_parts=2), tiles, ({"m": 19, "n": 70, "k": 9},))
+    assert set(made.lanes) == {8} and "LANES(64, 8)" in made.text
+
+
+def test_lanes_that_meet_in_a_part_of_a_chain_are_work_items() -> None:
+    """A part that one lane after the other cannot do."""
+    text = """
+kernel @meeting(x: f32[48]) -> (a: f32[48], y: f32[48]) {
+  group whole in 1 {
+    block ordered { lane j in 48 { a[j] = x[j] } lane j in 48 { y[j] = a[47 - j] } }
+    block ordered { lane j in 48 { y[j] mul= 2.0: f32 } }
+  }
+}"""
+    made = check_tree(partial(OnDevice, small=True), parse_kernel(text), ({},))
+    assert made.lanes == [48] and made.text.count("barrier(") == 2
+
+
 @pytest.mark.table(2, 0)  # Vulkan has the others
 @pytest.mark.parametrize("name", IN_STEP)
 def test_scheduled_for_work_items_in_step(name: str) -> None:

@@ -1,6 +1,13 @@
 #ifndef TILE_PARTS
 #define TILE_PARTS 1
 #endif
+#ifdef SMALL_GROUPS
+#define LANES(all, some) some
+#define EACH_LANE(n) for (long lane = 0; lane < n; ++lane)
+#else
+#define LANES(all, some) all
+#define EACH_LANE(n) const long lane = get_local_id(0);
+#endif
 #pragma OPENCL FP_CONTRACT OFF
 
 typedef float __attribute__((may_alias)) smelt_float_aliased;
@@ -9,25 +16,30 @@ static inline long smelt_index_min(long a, long b) { return a < b ? a : b; }
 
 #if !defined(ONE) && !defined(ALONE) || defined(ONE_k_chain)
 __attribute__((noinline))
-static void s_k_chain_0(const long lane, __global const smelt_float_aliased *p_x, __global smelt_float_aliased *p_a, const long n_on__0, const long n_n__9) {
+static void s_k_chain_0(__global const smelt_float_aliased *p_x, __global smelt_float_aliased *p_a, const long n_on__0, const long n_n__9) {
+  EACH_LANE(48) {
   if (1L <= n_on__0) {
     if (0L < n_n__9) for (long i_i = 0; i_i < n_n__9; ++i_i) {
       (p_a + lane)[(i_i * 48L)] = ((p_x + lane)[(i_i * 48L)] * 2.0f);
     }
   }
+  }
 }
 
 __attribute__((noinline))
-static void s_k_chain_1(const long lane, __global smelt_float_aliased *p_a, __global smelt_float_aliased *p_b, const long n_on__1, const long n_n__10) {
+static void s_k_chain_1(__global smelt_float_aliased *p_a, __global smelt_float_aliased *p_b, const long n_on__1, const long n_n__10) {
+  EACH_LANE(48) {
   if (1L <= n_on__1) {
     if (0L < n_n__10) for (long i_i_1 = 0; i_i_1 < n_n__10; ++i_i_1) {
       (p_b + lane)[(i_i_1 * 48L)] = (p_a[(- i_i_1 * 48L - lane + n_n__10 * 48L - 1L)] + 1.0f);
     }
   }
+  }
 }
 
 __attribute__((noinline))
-static void s_k_chain_2(const long lane, __global smelt_float_aliased *p_b, __global smelt_float_aliased *p_y, const long n_on__2, const long n_n__11) {
+static void s_k_chain_2(__global smelt_float_aliased *p_b, __global smelt_float_aliased *p_y, const long n_on__2, const long n_n__11) {
+  EACH_LANE(48) {
   if (1L <= n_on__2) {
     if (0L < n_n__11) for (long i_at = 0; i_at < ((n_n__11 + 1L) / 2L); ++i_at) {
       const long t = smelt_index_max(((n_n__11 + 1L) / 2L), 1L);
@@ -52,11 +64,12 @@ static void s_k_chain_2(const long lane, __global smelt_float_aliased *p_b, __gl
       }
     }
   }
+  }
 }
 
 typedef struct { long v[18]; } words_k_chain;
 /* chain */
-__kernel __attribute__((reqd_work_group_size(48, 1, 1)))
+__kernel __attribute__((reqd_work_group_size(LANES(48, 1), 1, 1)))
 void k_chain(
     __global uchar *b0, __global uchar *b1, __global uchar *b2, __global uchar *b3, __global uchar *b4, __global uchar *b5, const words_k_chain w) {
   __global const smelt_float_aliased *p_x = (__global const smelt_float_aliased *)(b0 + w.v[9]);
@@ -76,10 +89,10 @@ void k_chain(
   const long n_n__10 = w.v[16];
   const long n_n__11 = w.v[17];
   const long lane = get_local_id(0);
-  s_k_chain_0(lane, p_x, p_a, n_on__0, n_n__9);
+  s_k_chain_0(p_x, p_a, n_on__0, n_n__9);
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-  s_k_chain_1(lane, p_a, p_b, n_on__1, n_n__10);
+  s_k_chain_1(p_a, p_b, n_on__1, n_n__10);
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-  s_k_chain_2(lane, p_b, p_y, n_on__2, n_n__11);
+  s_k_chain_2(p_b, p_y, n_on__2, n_n__11);
 }
 #endif

@@ -63,7 +63,7 @@ enum { OUT_OF_RESOURCES = -5 };
   X(clCreateProgramWithBinary) X(clGetProgramInfo) X(clBuildProgram) X(clGetProgramBuildInfo) X(clCreateKernel)                  \
   X(clGetKernelWorkGroupInfo) X(clSetKernelArg) X(clEnqueueReadBuffer) X(clEnqueueWriteBuffer) X(clEnqueueCopyBuffer)            \
   X(clEnqueueMapBuffer) X(clEnqueueUnmapMemObject) X(clEnqueueMarkerWithWaitList) X(clGetEventInfo) X(clReleaseEvent)             \
-  X(clGetEventProfilingInfo) X(clFlush)                                                                                          \
+  X(clGetEventProfilingInfo) X(clFlush) X(clSetEventCallback)                                                                                          \
   X(clGetMemObjectInfo) X(clReleaseMemObject) X(clReleaseKernel) X(clReleaseProgram) X(clReleaseCommandQueue) X(clReleaseContext)
 #define JUMP(name)                                             \
   static __attribute__((used)) void *at_##name;                \
