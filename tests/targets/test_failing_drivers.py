@@ -280,8 +280,8 @@ def test_the_first_devices_of_two_threads_and_a_child(bundles: Path) -> None:
 
 @needs_opencl
 def test_a_hang_falls_back(bundles: Path) -> None:
-    """The CPU does the run; what the device may still be reading stays. A long run before it has the host sleep
-    until it is told, in place of asking."""
+    """The CPU does the run; what the device may still be reading stays. A long run before it has the host
+    sleep until it is told, in place of asking."""
     code = """
 import os, sys
 import numpy as np, smelt

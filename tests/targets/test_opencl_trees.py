@@ -57,7 +57,7 @@ kernel @sums(n: dim in 0..*, x: f32[n, 24, 9]) -> (y: f32[n, 24]) {
 
 
 def test_groups_are_small_where_threads_are_few() -> None:
-    """Lanes that do not meet are groups of 8; a lane after the other does a chain; the others are as always."""
+    """Lanes that do not meet are groups of 8, and those of a chain a loop; the others are as always."""
     small = partial(OnDevice, small=True)
     text, sizes, _ = LANES["ordered"]
     chain = check_tree(small, parse_kernel(text), sizes)
