@@ -20,7 +20,7 @@ from smelt.targets.opencl import scalars
 from smelt.targets.opencl.helpers import Helpers, storage_type, value_type
 from smelt.targets.opencl.index import index_text, long_literal
 from smelt.targets.opencl.machine import PRIVATE_LIMIT
-from smelt.targets.opencl.small_groups import small_group
+from smelt.targets.opencl.small_groups import every_other, small_group
 from smelt.targets.opencl.tile_parts import FIRST, WHOLE, tile_of
 from smelt.targets.opencl.vector_arrays import whole_vectors
 from smelt.targets.opencl.writer import Writer
@@ -190,7 +190,7 @@ class Dialect(GridStatements[str, Place]):
         return text if self.one_item() else text.replace(f"EACH_LANE({self.lanes})", _MINE)
 
     def lane_number(self) -> str:
-        small = f"get_group_id(0) % {self.lanes // self.some} * {self.some} + get_local_id(0)"
+        small = f"({every_other('get_group_id(0)', self.lanes // self.some)}) * {self.some} + get_local_id(0)"
         self.head.append(f"  const long lane = {self.of_groups('get_local_id(0)', small)};")
         return "lane"
 

@@ -20,3 +20,10 @@ def small_group(s: Stmt, lanes: int) -> int:
     loops = any(isinstance(x, Loop | Tiles) and x.level == "serial" for x in walk((s,)))
     sums = any(isinstance(x, Reduce) for e in expressions((s,)) for x in walk_expr(e))
     return gcd(lanes, SMALL_GROUP) if apart and (loops or sums) else lanes
+
+
+def every_other(group: str, parts: int) -> str:
+    """Which of `parts` parts a small group is, in C: the even ones come first. Where a run has work for the
+    first lanes alone, the thread that gets the first half of the groups would have all of it."""
+    half = (parts + 1) // 2
+    return f"{group} % {parts} % {half} * 2 + {group} % {parts} / {half}"

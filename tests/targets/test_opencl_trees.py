@@ -17,6 +17,7 @@ from smelt.core.ir.text import parse_kernel
 from smelt.core.schedule.module import schedule_kernel
 from smelt.targets.opencl.emit import emit_program
 from smelt.targets.opencl.machine import MACHINE
+from smelt.targets.opencl.small_groups import every_other
 
 
 @pytest.mark.parametrize("name", sorted(TREES))
@@ -67,6 +68,9 @@ def test_groups_are_small_where_threads_are_few() -> None:
     tiles = schedule_kernel(ir_samples.matmul(), MACHINE)
     made = check_tree(partial(small, tile_parts=2), tiles, ({"m": 19, "n": 70, "k": 9},))
     assert set(made.lanes) == {8} and "LANES(64, 8)" in made.text
+    for parts in range(1, 9):
+        order = [eval(every_other(str(g), parts).replace("/", "//")) for g in range(parts)]
+        assert sorted(order) == [*range(parts)] and all(n % 2 == 0 for n in order[: (parts + 1) // 2])
 
 
 def test_lanes_that_meet_in_a_part_of_a_chain_are_work_items() -> None:
