@@ -218,6 +218,14 @@ def test_tiles_are_made_in_parts_where_vectors_are_half_as_wide(
         assert said.startswith("device: " if parts == refused else "ran on the device"), said
 
 
+@needs_opencl
+def test_groups_are_small_where_the_device_is_a_processor(
+    shims: dict[str, tuple[Path, str]], bundles: Path, tmp_path: Path
+) -> None:
+    env = {"REFUSES_IF": "!defined(SMALL_GROUPS)", "SMELT_CACHE": str(tmp_path)}
+    assert run(bundle(bundles, "opencl"), "0,1", shims["opencl"], **env)[0] == "ran on the device"
+
+
 @needs_vulkan
 @pytest.mark.parametrize(("weak", "forms"), [("halves=0", 2), ("halves=0,storage16=0", 1)])
 def test_another_form_of_a_kernel_that_a_driver_refuses(
