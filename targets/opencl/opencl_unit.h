@@ -304,7 +304,7 @@ static char *log_of(const cl_unit *u, cl_handle program) {
 static char *attempt(const cl_unit *u, const char *more) {
   const char *text = u->desc->code;
   const size_t length = (size_t)u->desc->code_bytes;
-  char options[512], *log = NULL;
+  char options[640], *log = NULL;
   int32_t code = 0;
   snprintf(options, sizeof options, "%s -DONE%.400s", u->options, more);
   cl_handle program = u->cl.clCreateProgramWithSource(u->context, 1, &text, &length, &code);
