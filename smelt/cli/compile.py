@@ -115,11 +115,11 @@ def run_check(args: argparse.Namespace) -> Result:
 
 def _problems(args: argparse.Namespace) -> list[tuple[str, Problem]]:
     """(file, problem) of each problem of the import. A dump has been imported."""
-    from smelt.core.ir.dump import DUMP_SUFFIX
     from smelt.importer import check_model
+    from smelt.stages import is_dump
 
     models = chosen_models(args)
-    if any(m.suffix == DUMP_SUFFIX for m in ([models] if isinstance(models, Path) else models.values())):
+    if any(is_dump(str(m)) for m in ([models] if isinstance(models, Path) else models.values())):
         return []
     # Reading a profile needs a model that can be imported, which is what check is to find out.
     dims = dict(dim_specs(args)) if not profiled(args) else {}

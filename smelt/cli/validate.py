@@ -37,7 +37,6 @@ from smelt.compare import CaseResult, Validation, validate, validate_entries
 from smelt.core.bundle import Bundle, hash_file, is_bundle
 from smelt.core.diag import SmeltError
 from smelt.core.dtype import ALL
-from smelt.core.ir.dump import DUMP_SUFFIX
 from smelt.core.scratch import scratch_folder
 from smelt.devicefarm.verdict import Verdict, worst
 from smelt.difference import OutputError
@@ -177,9 +176,11 @@ def bundle_and_models(args: argparse.Namespace, folder: str) -> tuple[Bundle, di
     """args.source as a bundle (compiled into the folder if it is a model) and the ONNX files that it is made
     of, by entry."""
     if not is_bundle(args.source):
+        from smelt.stages import is_dump
+
         args.model = args.source
         found = chosen_models(args)
-        if args.source.endswith(DUMP_SUFFIX):
+        if is_dump(args.source):
             raise Usage(f"'{args.source}' is a dump: compile it, and validate the bundle with --model MODEL")
         bundle = compile_args(args, f"{folder}/out")
         return bundle, {bundle.entries[0]: found} if isinstance(found, Path) else found

@@ -27,7 +27,7 @@ from smelt.supervise import run_child
 from smelt.targets import toolchain
 from smelt.targets.platform import PLATFORMS, parse_target
 
-BUILT_ONCE = ("builtins", "musl", "runtime", "stubs")
+BUILT_ONCE = ("builtins", "compiler_rt", "musl", "runtime", "stubs")
 """What a machine's first compile leaves in the cache folder: half a minute, which no later one takes."""
 HEAVY = ("numpy", "ml_dtypes", "onnx", "onnxruntime", "llvmlite", "paramiko", "google", "sqlalchemy")
 COMPILER = ("smelt.importer", "smelt.core.ops", "smelt.core.ir", "smelt.compiler")
