@@ -9,6 +9,7 @@ so the kernel has to know what runs arm64 programs: where the system has not tol
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 from smelt.core.diag import SmeltError
@@ -26,6 +27,8 @@ ENVIRONMENT = {
     "OCL_ICD_VENDORS": "/etc/OpenCL/vendors",
 }
 """What may name drivers of this machine, by paths that are others there."""
+
+_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
 # Arguments: the tree, the emulator, then the program. The magic is that of ELF for AArch64. Folders that
 # programs are made of are the tree's, all others this machine's.
@@ -57,12 +60,20 @@ def userland(
     emulator = find_emulator("qemu-aarch64")
     if shutil.which("unshare") is None:
         raise SmeltError("unshare is not installed", kind="device", hint="apt-get install util-linux")
+    tried = subprocess.run([*_NAMESPACE, "true"], capture_output=True, text=True)
+    if tried.returncode:
+        why = tried.stderr.strip() or f"exit code {tried.returncode}"
+        raise SmeltError(
+            f"a namespace for its programs cannot be made here ({why})",
+            kind="device",
+            hint="allow user namespaces; inside a chroot the kernel makes none",
+        )
     enter = ("sh", "-c", _ENTER, "enter", str(unpacked(EMULATED_DRIVERS)), emulator)
     return LocalTransport(
         name=name,
         emulated=True,
         store=store,
         rules=rules,
-        prefix=("unshare", "--user", "--map-root-user", "--mount", *enter),
+        prefix=(*_NAMESPACE, *enter),
         env={**ENVIRONMENT, "QEMU_CPU": cpu or PROCESSOR},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -86,4 +87,13 @@ def test_the_smallest_models(name: str, unit: str, tmp_path: Path) -> None:
 def test_without_qemu_the_device_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SmeltError, match="qemu-aarch64-static is not installed"):
+        open_transport(find_device("arm64-units"))
+
+
+def test_without_namespaces_the_device_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_qemu("qemu-aarch64-static")
+    (tmp_path / "unshare").write_text("#!/bin/sh\necho 'unshare: not permitted' >&2\nexit 1\n")
+    (tmp_path / "unshare").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(SmeltError, match=r"cannot be made here \(unshare: not"):
         open_transport(find_device("arm64-units"))
