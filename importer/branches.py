@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from smelt.core.diag import Problem
 from smelt.core.dim import ONE, Dim, Truth, to_dim
 from smelt.core.dtype import i64
 from smelt.core.ir.graph import Graph, Ref, TensorType
@@ -23,6 +25,18 @@ class TranslatedBranch:
 
     region: GraphBuilder
     refs: list[Ref]
+
+
+Problems: TypeAlias = Mapping[tuple[str | None, str], Problem]
+
+
+def never_runs(
+    problems: Problems, before: Problems, malformed: Container[tuple[str | None, str]] = ()
+) -> bool:
+    """Whether all that came to the problems of `before` is nodes that could not run with the sizes that they
+    are given. malformed: keys of problems that no other sizes would end, since an operator forbids them."""
+    new = [(key, p.kind) for key, p in problems.items() if key not in before]
+    return bool(new) and all(kind == "invalid" and key not in malformed for key, kind in new)
 
 
 def closed(b: GraphBuilder, name: str, refs: Sequence[Ref]) -> Graph:

@@ -16,6 +16,7 @@ from smelt.core.dim import TooLarge
 from smelt.core.dtype import DType, bf16, f16, f32
 from smelt.core.ir.graph import Ref
 from smelt.importer import bindings, refusals, strings
+from smelt.importer.branches import never_runs
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Call, Undecided
 from smelt.importer.contrib_signatures import contrib
@@ -591,9 +592,8 @@ class Subgraphs:
             yield found
         except (SmeltError, Refused) as e:
             found.failed, found.problems = e, self.translator.problems
-            new = [(key, p.kind) for key, p in found.problems.items() if key not in before]
-            never = all(kind == "invalid" and key not in self.translator.malformed for key, kind in new)
-            found.impossible = isinstance(e, Refused) and bool(new) and never
+            never = never_runs(found.problems, before, self.translator.malformed)
+            found.impossible = never and isinstance(e, Refused)
             self.translator.problems = before
             engine.take_checks()
             engine.at(*where)

@@ -21,7 +21,14 @@ from onnx import NodeProto
 from smelt.core.diag import Problem, SmeltError
 from smelt.core.ir.graph import Ref
 from smelt.importer import known as kn
-from smelt.importer.branches import TranslatedBranch, assume, by_branch, declared, one_rank
+from smelt.importer.branches import (
+    TranslatedBranch,
+    assume,
+    by_branch,
+    declared,
+    never_runs,
+    one_rank,
+)
 from smelt.importer.builder import GraphBuilder
 from smelt.importer.call import Undecided
 from smelt.importer.load import uses
@@ -202,12 +209,14 @@ class Both:
             self.tried.depth -= 1
             engine.take_checks()
             engine.at(*where)
-        new = [p for key, p in self.runs.problems.items() if key not in before]
+        new = self.runs.problems.keys() - before.keys()
+        # of malformed nodes the way that is left tells, which has the same ones
+        impossible = impossible or never_runs(self.runs.problems, before)
         self.runs.problems.clear()
         self.runs.problems.update(before)
         store, refs = self.builder.store, [region.names.get(o, "") for o in names]
         if failed or new or not all(r in store.types or r in store.compounds for r in refs):
-            return _Way(None, impossible or (bool(new) and all(p.kind == "invalid" for p in new)), open_)
+            return _Way(None, impossible, open_)
         return _Way(TranslatedBranch(region, refs), False, False)
 
     def _rule_out(self, then: bool, left: str) -> None:

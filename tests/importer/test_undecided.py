@@ -140,6 +140,12 @@ def test_a_way_on_which_a_node_could_not_run(tmp_path: Path) -> None:
             found.run(None, {"x": floats(*shape)})
 
 
+def test_a_node_that_is_wrong_on_both_ways_is_the_error() -> None:
+    with pytest.raises(SmeltError, match="2 inputs") as caught:
+        import_model(model_of("float[a, b] x", "float[] z", "y = Squeeze (x) z = Relu (y, y)"))
+    assert caught.value.kind == "invalid"
+
+
 def test_the_declared_rank_takes_a_way(tmp_path: Path) -> None:
     for declared, good, bad in (("n, m", (3, 1, 4), (3, 2, 4)), ("n, k, m", (3, 2, 4), (3, 1, 4))):
         m = model_of("float[a, b, c] x", f"float[{declared}] z", SIZE_IS_1 + SQUEEZED + "z = Relu (y)")
